@@ -1,7 +1,8 @@
 """Claims of the documentation that a machine can check; scripts/tidy.py runs them.
 
 - links between pages lead somewhere, to a heading too;
-- files, `make` targets, settings, environment variables, C names and metrics that a page names exist;
+- files, `make` targets, settings, environment variables, C names and metrics that a page names
+  exist;
 - prose has at most 100 columns; tables and code may be wider. So do the comments of some folders.
 
 tests/docs/test_claims.py checks what needs the built programs: commands and flags.
@@ -40,7 +41,8 @@ Report = Callable[[str, str], None]
 
 
 def blocks(text: str) -> Iterator[tuple[int, str, str | None]]:
-    """Each line with its number and the language of the fenced block that it is in; None in prose."""
+    """Each line with its number and the language of the fenced block that it is in; None in
+    prose."""
     language = None
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("```"):
@@ -90,8 +92,8 @@ def check_links(root: pathlib.Path, path: str, text: str, report: Report) -> Non
 
 
 def check_paths(root: pathlib.Path, path: str, text: str, report: Report) -> None:
-    """Files named by their path in the repository, or in `crates/`; `*` stands for any name. In commands `sdk/` is
-    the reader's own folder, which `zazen plugin sdk` made."""
+    """Files named by their path in the repository, or in `crates/`; `*` stands for any name. In
+    commands `sdk/` is the reader's own folder, which `zazen plugin sdk` made."""
     named = re.compile(rf"(?:(?:{FOLDERS})|zazen(?:d|-[a-z-]+)/(?:src|tests|examples))/[\w.*/-]*")
     for number, line, language in blocks(text):
         words = re.findall(r"`([^`]+)`", line) if language is None else line.split()
@@ -127,7 +129,8 @@ def check_make(root: pathlib.Path, path: str, text: str, report: Report) -> None
 
 
 def check_names(path: str, text: str, words: set[str], report: Report) -> None:
-    """Names are words of the sources; a metric is written there as a string, without its first part."""
+    """Names are words of the sources; a metric is written there as a string, without its first
+    part."""
     for number, line, language in blocks(text):
         if language is not None:
             continue
@@ -149,8 +152,8 @@ def fields(root: pathlib.Path, folder: str, struct: str) -> set[str]:
 
 
 def check_settings(root: pathlib.Path, paths: list[str], report: Report) -> None:
-    """Keys in TOML blocks and `key = value` in prose are keys of zazend, of a plug-in or of a manifest; and
-    packaging/zazend.toml shows every key."""
+    """Keys in TOML blocks and `key = value` in prose are keys of zazend, of a plug-in or of a
+    manifest; and packaging/zazend.toml shows every key."""
     daemon = fields(root, "crates/zazend/src", "File")
     plugin = fields(root, "crates/zazend/src", "PluginTable")
     plugin |= fields(root, "crates/zazend/src", "NamespaceTable")

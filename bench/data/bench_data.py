@@ -12,8 +12,8 @@ Rows, each with its peer measured turn by turn in the same run:
     rmsf         RMSF of a protein in water, an XTC of --bytes on 4 nodes with MPI: read from a file server that
                  gives --server-rate, over read from the nodes' disks; the goal is at least 3
 
-Printed: median and (smallest … largest) of the ratios of the turns, and the times behind them. It needs an idle
-machine; the load average is printed with the figures.
+Printed: median and (smallest … largest) of the ratios of the turns, and the times behind them. It
+needs an idle machine; the load average is printed with the figures.
 """
 
 from __future__ import annotations

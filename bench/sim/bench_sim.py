@@ -4,8 +4,8 @@
     make bench-sim                               # everything: some minutes
     .venv/bin/python bench/sim/bench_sim.py --quick
 
-Costs are CPU seconds of the process and its largest resident set, as the kernel counts them, so a loaded machine
-changes them little. Tables and one page for each sweep are written beneath --out.
+Costs are CPU seconds of the process and its largest resident set, as the kernel counts them, so a
+loaded machine changes them little. Tables and one page for each sweep are written beneath --out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ EVENTS_GOAL_PER_S = 5e6
 
 
 def cost(zazen: str, *arguments: str) -> tuple[dict, float, int]:
-    """The last line of JSON that the simulator prints, its CPU seconds, and its largest resident set in bytes."""
+    """The last line of JSON that the simulator prints, its CPU seconds, and its largest resident
+    set in bytes."""
     command = [zazen, "sim", "run", *arguments, "--json", "--threads", "1"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     text = process.stdout.read() if process.stdout else ""

@@ -1,10 +1,11 @@
-"""VisIO's evaluation (IPDPS'11), as far as it is repeated here: which share of files is read remotely.
+"""VisIO's evaluation (IPDPS'11), as far as it is repeated here: which share of files is read
+remotely.
 
     make bench-viz
 
-N nodes with a rank each; F files with r replicas on nodes drawn at random, as HDFS places them. All strategies get the
-same placements, so that their differences are paired. The table says mean and standard deviation over placements, in
-percent. It depends on the seed, not on the machine.
+N nodes with a rank each; F files with r replicas on nodes drawn at random, as HDFS places them. All
+strategies get the same placements, so that their differences are paired. The table says mean and
+standard deviation over placements, in percent. It depends on the seed, not on the machine.
 """
 
 import argparse

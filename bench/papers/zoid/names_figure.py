@@ -1,4 +1,5 @@
-"""Forwarded looks at names: stat, access, open and close, against what the kernel takes for them."""
+"""Forwarded looks at names: stat, access, open and close, against what the kernel takes for
+them."""
 
 from __future__ import annotations
 

@@ -169,13 +169,13 @@ impl State {
         let name = config.path.display();
         let why = if of_user {
             format!(
-                "user {uid} has {PER_USER_MAX} processes of plug-in {name} already, one for each group and set of groups, all \
-                 in use; end some programs first"
+                "user {uid} has {PER_USER_MAX} processes of plug-in {name} already, one for each group and \
+                 set of groups, all in use; end some programs first"
             )
         } else {
             format!(
-                "all {} processes of plug-in {name} are in use by others; try again later, or raise `identities` of \
-                 this plug-in in zazend.toml",
+                "all {} processes of plug-in {name} are in use by others; try again later, or raise \
+                 `identities` of this plug-in in zazend.toml",
                 config.identities_max
             )
         };

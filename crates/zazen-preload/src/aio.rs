@@ -1,8 +1,8 @@
-//! POSIX asynchronous I/O of forwarded files: done at once, and told as done. libc's threads would do it past every
-//! hook.
+//! POSIX asynchronous I/O of forwarded files: done at once, and told as done. libc's threads would
+//! do it past every hook.
 //!
-//! Invariant: what a request came to stands in it, where libc's `aio_error`, `aio_return` and `aio_suspend` look, before
-//! anybody is notified.
+//! Invariant: what a request came to stands in it, where libc's `aio_error`, `aio_return` and
+//! `aio_suspend` look, before anybody is notified.
 
 use crate::far::{OFFSET, far};
 use crate::real::{aliases, give, hooks, system_call};
@@ -77,8 +77,8 @@ fn notify(event: &Event) {
         libc::SIGEV_THREAD => {
             let Some(function) = event.function else { return };
             let mut thread = 0;
-            // SAFETY: a function of no result takes the place of one whose result nobody asks for: the thread is
-            // detached.
+            // SAFETY: a function of no result takes the place of one whose result nobody asks for:
+            // the thread is detached.
             unsafe {
                 let start: extern "C" fn(*mut c_void) -> *mut c_void =
                     std::mem::transmute::<extern "C" fn(*mut c_void), _>(function);

@@ -1,7 +1,8 @@
 //! Directory streams: libc's own read by themselves, so these are ours.
 //!
-//! A stream's first field is its descriptor, as in libc's; a number that libc never has in the place of the
-//! second tells ours from libc's. Entries come from the far side as many as fit, in Linux's own format.
+//! A stream's first field is its descriptor, as in libc's; a number that libc never has in the
+//! place of the second tells ours from libc's. Entries come from the far side as many as fit, in
+//! Linux's own format.
 
 use crate::far::far;
 use crate::open::open_far;

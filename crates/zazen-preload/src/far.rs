@@ -48,14 +48,15 @@ static IS_LOST: AtomicBool = AtomicBool::new(false);
 /// Calls a function of posix.h: `far!(px_seek(id, 0, 1))`.
 macro_rules! far {
     ($name:ident($($argument:expr),* $(,)?)) => {
-        // SAFETY: pointers are to memory of the hook or of the program, as the libc function demands.
+        // SAFETY: pointers are to memory of the hook or of the program, as the libc function
+        // demands.
         $crate::far::outcome(|| unsafe { $crate::far::raw::$name($($argument),*) })
     };
 }
 pub(crate) use far;
 
-/// After the far side began a new session for this process, which knows none of the numbers of before:
-/// the working directory is opened again by its name.
+/// After the far side began a new session for this process, which knows none of the numbers of
+/// before: the working directory is opened again by its name.
 pub(crate) fn begin_again() {
     IS_LOST.store(true, Ordering::Relaxed);
     for base in &BASES {
@@ -110,7 +111,8 @@ pub(crate) enum Place {
     Far(c_int, *const c_char),
 }
 
-/// Where `path` leads, seen from `dir` (a descriptor or AT_FDCWD). `text` keeps what the result points to.
+/// Where `path` leads, seen from `dir` (a descriptor or AT_FDCWD). `text` keeps what the result
+/// points to.
 ///
 /// # Safety
 ///

@@ -1,10 +1,11 @@
 //! setuid and its kin: far files are opened as whom this process goes on.
 //!
-//! The far side has a process for each identity, and the kernel tells it who connects. So a process that becomes
-//! another user takes what it has open from the old one, ends its connections there, and goes on with the new one.
+//! The far side has a process for each identity, and the kernel tells it who connects. So a process
+//! that becomes another user takes what it has open from the old one, ends its connections there,
+//! and goes on with the new one.
 //!
-//! Invariant: no call that comes after a change is made with the identity of before, and nothing is left in this process
-//! by which one could be.
+//! Invariant: no call that comes after a change is made with the identity of before, and nothing is
+//! left in this process by which one could be.
 
 use crate::real::hooks;
 use crate::{state, transport};

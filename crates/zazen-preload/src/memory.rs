@@ -1,9 +1,9 @@
 //! mmap and io_uring: where the kernel would have to reach the far side by itself.
 //!
-//! Where the daemon is on this machine, it hands over a descriptor of the file, and the kernel maps that:
-//! all mappings are the kernel's own. From another node, a private mapping and a shared one for reading
-//! are a copy of the file, up to a bound. What could not be coherent is refused (ENODEV), as by file
-//! systems that can't; a shared copy can't be made writable (EACCES).
+//! Where the daemon is on this machine, it hands over a descriptor of the file, and the kernel maps
+//! that: all mappings are the kernel's own. From another node, a private mapping and a shared one
+//! for reading are a copy of the file, up to a bound. What could not be coherent is refused
+//! (ENODEV), as by file systems that can't; a shared copy can't be made writable (EACCES).
 
 use crate::far::far;
 use crate::real::{aliases, hooks, system_call};

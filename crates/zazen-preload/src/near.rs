@@ -1,5 +1,5 @@
-//! Prefixes whose far folders this machine's kernel has itself: their paths go to this kernel, under
-//! the far side's names, and nothing is forwarded.
+//! Prefixes whose far folders this machine's kernel has itself: their paths go to this kernel,
+//! under the far side's names, and nothing is forwarded.
 //!
 //! `zazen run` asks the daemon which folder a prefix stands for, and says so in the environment:
 //! device, inode and mount. A mount belongs to one mount namespace. So where this process finds the

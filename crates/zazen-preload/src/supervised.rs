@@ -1,6 +1,7 @@
-//! Programs that this library can't be loaded into, or that make their system calls themselves, when a
-//! forwarded program starts them: `zazen run --seccomp` is started instead, and it starts them under
-//! a supervisor. Where that is not possible, they are refused: they would see this machine's files.
+//! Programs that this library can't be loaded into, or that make their system calls themselves,
+//! when a forwarded program starts them: `zazen run --seccomp` is started instead, and it starts
+//! them under a supervisor. Where that is not possible, they are refused: they would see this
+//! machine's files.
 //!
 //! The process that becomes such a program gets real descriptors for its forwarded ones, and the
 //! supervisor is told its working directory.

@@ -2,9 +2,9 @@
 //!
 //! A call for a few frames gets small packed frames as bytes, whoever calls.
 //!
-//! Invariant: a descriptor shows its receiver nothing but what it may read. A file that packs several frames goes only to
-//! root and the daemon's user, who could open it by its path; other users get copies of their frames' bytes, and no
-//! path of the cache.
+//! Invariant: a descriptor shows its receiver nothing but what it may read. A file that packs
+//! several frames goes only to root and the daemon's user, who could open it by its path; other
+//! users get copies of their frames' bytes, and no path of the cache.
 
 use crate::counters::Counters;
 use crate::node::Node;
@@ -88,7 +88,8 @@ impl Batch {
         Some(self.fds.len() as u16 - 1)
     }
 
-    /// Adds the frame of `entry` without opening anything, if the last descriptor is of the file that packs it too.
+    /// Adds the frame of `entry` without opening anything, if the last descriptor is of the file
+    /// that packs it too.
     pub(crate) fn cached_beside(&mut self, node: &Node, entry: &Entry, delivery: Delivery) -> bool {
         let Some(last) = self.last_entry.as_ref().filter(|last| last.is_packed_with(entry)) else {
             return false;
@@ -121,8 +122,8 @@ impl Batch {
         });
     }
 
-    /// Adds a cached frame. `entry` is where it lies, if that is known. `Corrupt` if its bytes had to be looked at and do
-    /// not match their checksum.
+    /// Adds a cached frame. `entry` is where it lies, if that is known. `Corrupt` if its bytes had
+    /// to be looked at and do not match their checksum.
     pub(crate) fn cached(
         &mut self,
         node: &Node,
@@ -142,8 +143,8 @@ impl Batch {
         Ok(())
     }
 
-    /// Adds a frame of a file that holds others, too, as bytes. They are compared with their checksum here: what took
-    /// its place meanwhile may be a frame that this user must not see.
+    /// Adds a frame of a file that holds others, too, as bytes. They are compared with their
+    /// checksum here: what took its place meanwhile may be a frame that this user must not see.
     fn copied(
         &mut self,
         node: &Node,
@@ -222,8 +223,8 @@ impl Batch {
         Ok(())
     }
 
-    /// The bytes of inline frames follow each other in the bulk part in the order of the entries; `offset` is the
-    /// place in the bulk part.
+    /// The bytes of inline frames follow each other in the bulk part in the order of the entries;
+    /// `offset` is the place in the bulk part.
     pub(crate) fn inline(
         &mut self,
         node: &Node,

@@ -101,7 +101,8 @@ fn a_daemon_starts_without_a_disk_that_fails() {
         _ => Delivery::Native,
     });
     daemon.stop().unwrap();
-    // Back again, some numbers are on both disks. Nobody knows which copies are newer: they are fetched again, right.
+    // Back again, some numbers are on both disks. Nobody knows which copies are newer: they are
+    // fetched again, right.
     let daemon = start(&site);
     let mut client = site.client();
     let handle = client.open(&sim).unwrap().handle;
