@@ -99,7 +99,7 @@ impl Batch {
             return false;
         }
         let fd = self.fds.len() as u16 - 1;
-        let place = Place { fd: Some(fd), offset: entry.offset, path: &entry.path, whole: false };
+        let place = FileRange { fd: Some(fd), offset: entry.offset, path: &entry.path, whole: false };
         self.cached_in(&node.counters, &entry.meta, place, delivery);
         true
     }
@@ -138,7 +138,7 @@ impl Batch {
         self.fds.push(file.into());
         let fd = Some(self.fds.len() as u16 - 1);
         self.last_entry = entry.filter(|entry| entry.is_packed()).cloned();
-        let place = Place { fd, offset, path: &path, whole: !is_packed };
+        let place = FileRange { fd, offset, path: &path, whole: !is_packed };
         self.cached_in(&node.counters, &meta, place, delivery);
         Ok(())
     }
@@ -161,12 +161,12 @@ impl Batch {
             let what = format!("frame {}: its copy does not match its checksum", meta.number);
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
-        let place = Place { fd: None, offset: begin as u64, path: Path::new(""), whole: false };
+        let place = FileRange { fd: None, offset: begin as u64, path: Path::new(""), whole: false };
         self.cached_in(&node.counters, meta, place, delivery);
         Ok(())
     }
 
-    fn cached_in(&mut self, counters: &Counters, meta: &FrameMeta, place: Place<'_>, delivery: Delivery) {
+    fn cached_in(&mut self, counters: &Counters, meta: &FrameMeta, place: FileRange<'_>, delivery: Delivery) {
         match delivery {
             Delivery::Native => {
                 counters.native_reads.add(1);
@@ -252,7 +252,7 @@ impl Batch {
 }
 
 /// Where the bytes of a cached frame are.
-struct Place<'a> {
+struct FileRange<'a> {
     /// The descriptor's index; `None`: in the bulk part.
     fd: Option<u16>,
     offset: u64,
