@@ -1,12 +1,12 @@
-//! Memory that a program names but does not have: EFAULT, as the kernel reports it.
+//! EFAULT for memory that a program names but does not have, as the kernel reports it.
 //!
-//! A look at a byte is one instruction. Where it faults, this library's handler of SIGSEGV and
-//! SIGBUS goes on behind it. Programs see nothing of the handler: sigaction and its kin say that
-//! the default is in place, and a program's own handler takes its place. Then a bad pointer ends
-//! the program, or is that handler's to deal with.
+//! One instruction looks at a byte. If it faults, this library's handler of SIGSEGV and SIGBUS goes
+//! on behind it. Programs do not see the handler: sigaction and its relatives report the default.
+//! If a program installs a handler of its own, that handler takes this one's place. From then on, a
+//! bad pointer ends the program or goes to the program's handler.
 //!
 //! Invariants: any other fault ends the program as without this library, with its registers in the
-//! core dump; nothing is written by a look.
+//! core dump. A look writes nothing.
 
 use crate::real::{self, aliases, errno, hooks, set_errno, system_call};
 use crate::state;

@@ -1,9 +1,8 @@
 //! Programs and libraries below a prefix. The loader knows nothing of prefixes.
 //!
-//! Where the daemon is on this machine, its file is one of this kernel's too: the loader gets the
-//! file's own path, so that `$ORIGIN`, and what else a program makes of its place, holds. From
-//! another node, a library is a copy in memory; what it needs in turn must be found on this
-//! machine.
+//! If the daemon is on this machine, this kernel has its files too. Then the loader gets the file's
+//! own path, so `$ORIGIN` and everything else that depends on the file's place works. From another
+//! node, a library is a copy in memory; the libraries that it needs must be on this machine.
 
 use crate::far::{Opened, Resolved, far, far_path, place};
 use crate::real::{self, system_call};

@@ -1,7 +1,7 @@
-//! poll and select: regular files are always ready; sockets of the far side are asked there.
+//! poll and select. Regular files are always ready; the far side is asked about its sockets.
 //!
-//! Where local and far descriptors are waited for together, both are asked in turns that grow to
-//! ten milliseconds: what comes is noticed that late at most.
+//! If a program waits for local and far descriptors together, this library asks about both in
+//! turns, with pauses that grow to ten milliseconds. So an event is noticed at most that late.
 
 use crate::far::{PollFd, far};
 use crate::real::{errno, give, hooks, set_errno, system_call};

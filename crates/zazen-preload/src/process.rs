@@ -1,11 +1,11 @@
-//! fork, exec and their kin: what a new process, or a new program in the same one, takes over.
+//! fork, exec and their relatives: what a new process, or a new program in this one, takes over.
 //!
-//! fork: the parent asks the far side to keep a copy of its descriptions, which the child claims
-//! with a session of its own. exec: the environment says which placeholder (by its inode, which dup
-//! and spawn don't change) stands for which description; the new program looks which of them it
-//! has.
+//! fork: the parent asks the far side to keep a copy of its descriptions. The child claims the copy
+//! with a session of its own. exec: the environment says which placeholder stands for which
+//! description. It names a placeholder by its inode, which dup and spawn do not change. The new
+//! program looks which placeholders it has.
 //!
-//! Invariant: this library's settings are in every environment that a program is started with.
+//! Invariant: every program that is started gets this library's settings in its environment.
 
 use crate::far::{self, HELLO_EXEC, HELLO_FORK, Resolved, far, place};
 use crate::real::{give, hooks, set_errno, system_call};
