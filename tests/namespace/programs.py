@@ -1,12 +1,10 @@
 #!/usr/bin/env python3
-"""Ordinary programs inside a mounted folder, with their own checks. By hand: `make test` does not
-run it.
+"""Ordinary programs inside a mounted folder, with their own checks. By hand: `make test` does not run it.
 
     programs.py FOLDER [NAME…]
 
-FOLDER is an empty directory in a mount. Prints a line for each program: as expected, or why it was
-not run. Ends with 1 if one failed. PostgreSQL runs as the user `postgres`, or `nobody`, and needs a
-mount that all may enter.
+FOLDER is an empty directory in a mount. Prints a line for each program: as expected, or why it was not run. Ends with
+1 if one failed. PostgreSQL runs as the user `postgres`, or `nobody`, and needs a mount that all may enter.
 """
 
 from __future__ import annotations

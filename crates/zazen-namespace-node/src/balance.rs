@@ -1,7 +1,7 @@
 //! Moves files to nodes with more space, when an operator asks for it.
 //!
-//! A move is a copy that takes over: it counts only if nobody has the file open, and if nothing of
-//! it changed since the first byte was read. Until then all reads go to the old holder.
+//! A move is a copy that takes over: it counts only if nobody has the file open, and if nothing of it
+//! changed since the first byte was read. Until then all reads go to the old holder.
 
 use crate::driver::wall_ns;
 use crate::handles::lock;

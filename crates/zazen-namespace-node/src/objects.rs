@@ -219,8 +219,8 @@ impl Objects {
         }
     }
 
-    /// All objects of the `at`-th folder, with the time of their last change; `None` behind the
-    /// last folder.
+    /// All objects of the `at`-th folder, with the time of their last change; `None` behind the last
+    /// folder.
     pub fn folder(&self, at: u64) -> Option<Vec<ObjectName>> {
         if at >= FOLDERS {
             return None;

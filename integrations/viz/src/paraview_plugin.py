@@ -1,7 +1,6 @@
 """Zazen's reader as a ParaView plug-in: LoadPlugin(PATH OF THIS FILE, remote=True, ns=globals()).
 
-`python -c 'import zazen.viz; print(zazen.viz.plugin_path())'` prints the path. Every rank of the
-server loads it.
+`python -c 'import zazen.viz; print(zazen.viz.plugin_path())'` prints the path. Every rank of the server loads it.
 """
 
 import sys

@@ -1,5 +1,4 @@
-"""ParaView's pvbatch with the plug-in: the stock reader's picture and counts. Skipped without
-ParaView."""
+"""ParaView's pvbatch with the plug-in: the stock reader's picture and counts. Skipped without ParaView."""
 
 import json
 import os
@@ -24,8 +23,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def display():
-    """An X server of its own. It must not reset when its last client leaves: ranks of the next run
-    would meet it."""
+    """An X server of its own. It must not reset when its last client leaves: ranks of the next run would meet it."""
     number = next(at for at in range(70, 200) if not Path(f"/tmp/.X11-unix/X{at}").exists())
     words = [
         XVFB,

@@ -95,14 +95,16 @@ fn plot(title: &str, x: &str, y: &str, series: Vec<Series>, is_log: bool) -> Plo
     Plot { title: title.to_owned(), x: x.to_owned(), y: y.to_owned(), is_log, is_log_x: false, series }
 }
 
-const STYLE: &str = ":root{--ink:#1b1f24;--soft:#57606a;--line:#d5dae1;--paper:#fff}@media \
-                     (prefers-color-scheme:dark){:root{--ink:#e6e9ee;--soft:#a2abb6;--line:#3a414b;--paper:#14181d}}body{margin:2rem \
-                     auto;max-width:72rem;padding:0 1rem;font:16px/1.5 \
-                     system-ui,sans-serif;color:var(--ink);background:var(--paper)}h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2.2rem}p{max-width:46rem}.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(30rem,1fr));gap:1rem}figure{margin:0;border:1px \
-                     solid \
-                     var(--line);border-radius:6px;overflow:hidden}svg{display:block;width:100%;height:auto}.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem}th,td{padding:.25rem \
-                     .7rem;border-bottom:1px solid \
-                     var(--line);text-align:right;white-space:nowrap}th:first-child,td:first-child,.text{text-align:left}th{color:var(--soft);font-weight:600}code{font-size:.9em}";
+const STYLE: &str = "\
+:root{--ink:#1b1f24;--soft:#57606a;--line:#d5dae1;--paper:#fff}\
+@media (prefers-color-scheme:dark){:root{--ink:#e6e9ee;--soft:#a2abb6;--line:#3a414b;--paper:#14181d}}\
+body{margin:2rem auto;max-width:72rem;padding:0 1rem;font:16px/1.5 system-ui,sans-serif;color:var(--ink);\
+background:var(--paper)}h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2.2rem}p{max-width:46rem}\
+.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(30rem,1fr));gap:1rem}figure{margin:0;border:1px \
+solid var(--line);border-radius:6px;overflow:hidden}svg{display:block;width:100%;height:auto}\
+.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem}th,td{padding:.25rem .7rem;border-bottom:1px \
+solid var(--line);text-align:right;white-space:nowrap}th:first-child,td:first-child,.text{text-align:left}\
+th{color:var(--soft);font-weight:600}code{font-size:.9em}";
 
 fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut out = String::from("<div class=\"wide\"><table><thead><tr>");
@@ -241,9 +243,8 @@ fn trust(records: &[Record]) -> String {
     let fidelities: std::collections::BTreeSet<&str> =
         records.iter().map(|record| record.fidelity.as_str()).collect();
     format!(
-        "<p>Simulated on the cluster <b>{}</b> at fidelity <b>{}</b>. {origin} Local work that scales with \
-         the nodes scales here because it does so by construction; look at stragglers, metadata and remote \
-         reads.</p>",
+        "<p>Simulated on the cluster <b>{}</b> at fidelity <b>{}</b>. {origin} Local work that scales with the \
+         nodes scales here because it does so by construction; look at stragglers, metadata and remote reads.</p>",
         escape(&clusters.into_iter().collect::<Vec<_>>().join(", ")),
         escape(&fidelities.into_iter().collect::<Vec<_>>().join(", "))
     )
