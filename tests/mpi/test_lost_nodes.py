@@ -15,7 +15,7 @@ FRAMES = 1600
 #: Frames that each node holds.
 NATIVES = (FRAMES - 200) // RANKS
 VICTIM = 2
-#: Seconds of silence that a daemon is allowed here; a hung one costs at most twice that per question.
+#: Seconds of silence that a daemon is allowed here; a hung one costs at most twice that a question.
 SILENCE = 2.0
 
 

@@ -101,7 +101,8 @@ fn a_daemon_starts_without_a_disk_that_fails() {
         _ => Delivery::Native,
     });
     daemon.stop().unwrap();
-    // Back again, some numbers are on both disks. The copies that came meanwhile are the newer ones.
+    // Back again, some numbers are on both disks. The copies that came meanwhile are the newer
+    // ones.
     let daemon = start(&site);
     let mut client = site.client();
     let handle = client.open(&sim).unwrap().handle;
