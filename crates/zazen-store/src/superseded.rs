@@ -27,15 +27,15 @@ pub(crate) struct Superseded<D: Disk> {
     void: Mutex<BTreeMap<(usize, RelPath), RunSet>>,
     /// Changes with `void`; 0: nothing was ever superseded.
     version: AtomicU64,
+    /// Caches that served with one of these before, and do not now. They may have old copies of
+    /// anything.
+    away: BTreeSet<u128>,
     texts: Mutex<Texts>,
 }
 
 struct Texts {
     /// What each disk's text says.
     of: Vec<Text>,
-    /// Caches that served with one of these before, and do not now. They may have old copies of
-    /// anything.
-    away: BTreeSet<u128>,
 }
 
 /// The text of one disk.
@@ -135,9 +135,13 @@ impl<D: Disk> Superseded<D> {
             }));
         }
         let away = of.iter().flat_map(|text| &text.with).filter(|node| !here.contains(node)).copied();
-        let texts = Mutex::new(Texts { away: away.collect(), of });
-        let this =
-            Superseded { all: all.to_vec(), void: Mutex::default(), version: AtomicU64::new(0), texts };
+        let this = Superseded {
+            all: all.to_vec(),
+            void: Mutex::default(),
+            version: AtomicU64::new(0),
+            away: away.collect(),
+            texts: Mutex::new(Texts { of }),
+        };
         this.begin();
         this
     }
@@ -173,7 +177,7 @@ impl<D: Disk> Superseded<D> {
         let mut texts = self.texts();
         let together: BTreeSet<u128> = self.all.iter().map(|store| store.node()).collect();
         for (at, store) in self.all.iter().enumerate() {
-            let mut with = texts.away.clone();
+            let mut with = self.away.clone();
             with.extend(together.iter().filter(|node| **node != store.node()));
             if texts.of[at].with != with {
                 let new = Text { with, ..texts.of[at].clone() };
@@ -223,23 +227,19 @@ impl<D: Disk> Superseded<D> {
             other != at && self.all[other].has(dataset, number) && !self.is_void(other, dataset, number)
         };
         let old: Vec<usize> = (0..self.all.len()).filter(|other| is_old(*other)).collect();
-        {
-            let mut texts = self.texts();
-            let mut nodes = texts.away.clone();
-            nodes.extend(old.iter().map(|other| self.all[*other].node()));
-            let new = texts.with_void(at, &nodes, dataset);
-            if let Some(new) = new {
-                new.replace(&self.all[at], &texts.of[at])?;
-                texts.of[at] = new;
-                // This disk may be lost, too. The others know as well, as far as they take changes.
-                for (other, store) in self.all.iter().enumerate().filter(|(other, _)| *other != at) {
-                    let more = texts.with_void(other, &nodes, dataset);
-                    if let Some(more) = more.filter(|_| store.takes_changes()) {
-                        texts.write(other, store, more);
-                    }
-                }
-            }
+        if old.is_empty() && self.away.is_empty() {
+            return Ok(());
         }
+        let mut texts = self.texts();
+        let mut nodes = self.away.clone();
+        nodes.extend(old.iter().map(|other| self.all[*other].node()));
+        if let Some(new) = texts.with_void(at, &nodes, dataset) {
+            new.replace(&self.all[at], &texts.of[at])?;
+            texts.of[at] = new;
+            // This disk may be lost, too. The others know as well, as far as they take changes.
+            self.tell_others(&mut texts, at, &nodes, dataset);
+        }
+        // Under the lock of the texts: nobody takes the lines away before.
         old.iter().for_each(|other| self.note(*other, dataset, &RunSet::range(number, number)));
         Ok(())
     }
@@ -248,9 +248,13 @@ impl<D: Disk> Superseded<D> {
     pub(crate) fn could_not_drop(&self, at: usize, dataset: &RelPath, number: u64) {
         self.note(at, dataset, &RunSet::range(number, number));
         let nodes = BTreeSet::from([self.all[at].node()]);
-        let mut texts = self.texts();
+        self.tell_others(&mut self.texts(), at, &nodes, dataset);
+    }
+
+    /// Writes down on all disks but `at` that these caches may have old copies of `dataset`.
+    fn tell_others(&self, texts: &mut Texts, at: usize, nodes: &BTreeSet<u128>, dataset: &RelPath) {
         for (other, store) in self.all.iter().enumerate().filter(|(other, _)| *other != at) {
-            let more = texts.with_void(other, &nodes, dataset);
+            let more = texts.with_void(other, nodes, dataset);
             if let Some(more) = more.filter(|_| store.takes_changes()) {
                 texts.write(other, store, more);
             }
@@ -325,12 +329,14 @@ impl<D: Disk> Superseded<D> {
 impl Texts {
     /// The text of disk `at` with `dataset` of these caches; `None` if it says so already.
     fn with_void(&self, at: usize, nodes: &BTreeSet<u128>, dataset: &RelPath) -> Option<Text> {
+        let missing: Vec<u128> =
+            nodes.iter().copied().filter(|node| !self.of[at].says(*node, dataset)).collect();
+        if missing.is_empty() {
+            return None;
+        }
         let mut new = self.of[at].clone();
-        nodes
-            .iter()
-            .filter(|node| !self.of[at].says(**node, dataset))
-            .for_each(|node| new.add(*node, dataset));
-        (new != self.of[at]).then_some(new)
+        missing.iter().for_each(|node| new.add(*node, dataset));
+        Some(new)
     }
 
     /// Replaces the text of disk `at`. If that fails, the old one stays, which names more.
