@@ -8,7 +8,6 @@ use crate::incoming::Incoming;
 use crate::links::Links;
 use crate::objects::{ObjectName, Objects};
 use crate::reserve::Reserve;
-use crate::route::PATIENCE;
 use crate::seals::Seals;
 use crate::waiting::Waiting;
 use crate::watchers::Watchers;
@@ -17,13 +16,13 @@ use std::hash::RandomState;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use zazen_call::{Caller, ClusterKey};
 use zazen_core::fnv::mixed;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_namespace::service::{Hello, MapView, namespace_fn};
 use zazen_namespace::split::Layouts;
-use zazen_namespace::{Epoch, Errno, Incarnation, InodeId, NodeNo};
+use zazen_namespace::{Epoch, Incarnation, InodeId, NodeNo};
 
 /// Inodes with the same number below this share a turn.
 const TURNS: usize = 1024;
@@ -74,8 +73,6 @@ pub struct Told {
     pub repair_after: Duration,
 }
 
-/// How often it is looked whether this node has joined.
-const JOIN_LOOK: Duration = Duration::from_millis(20);
 /// How long another node may take to say its name.
 const NAME_WITHIN: Duration = Duration::from_secs(1);
 
@@ -205,34 +202,6 @@ impl NamespaceNode {
                 ),
             )),
         }
-    }
-
-    /// Who this node is, as soon as it has joined the others, and has begun another life than
-    /// `ended`. Waits until `deadline`: a life that has ended is followed by the next one within
-    /// moments. Fails at once if the node answers nobody any more.
-    pub(crate) fn joined(
-        &self,
-        deadline: Instant,
-        ended: Option<Incarnation>,
-    ) -> Result<(NodeNo, Incarnation)> {
-        loop {
-            let identity = self.identity();
-            if identity.as_ref().is_ok_and(|(_, life)| Some(*life) != ended) {
-                return identity;
-            }
-            let gives_up = self.stopping.load(Ordering::Relaxed) || self.driver.broken().is_some();
-            if gives_up || Instant::now() >= deadline {
-                let why = "the others count this node as lost, and it has not joined them again";
-                let ended = |_| Error::new(ErrorKind::Unavailable, format!("{}: {why}", self.told.name));
-                return Err(identity.map_or_else(|error| error, ended));
-            }
-            std::thread::sleep(JOIN_LOOK);
-        }
-    }
-
-    /// The same, for as long as an operation may take.
-    pub(crate) fn joined_soon(&self) -> std::result::Result<(NodeNo, Incarnation), Errno> {
-        self.joined(Instant::now() + PATIENCE, None).map_err(|_| Errno::ETIMEDOUT)
     }
 
     /// The newest map that this node knows.

@@ -13,7 +13,7 @@ use crate::node::NamespaceNode;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use zazen_core::Credentials;
+use zazen_core::{Credentials, Error, ErrorKind};
 use zazen_namespace::operation::{Answer, GetMany, MANY_MAX, Operation, Request, Response};
 use zazen_namespace::service::{ASKS_MAX, Requests, Responses, namespace_fn};
 use zazen_namespace::split::{Errand, Next};
@@ -27,6 +27,8 @@ const ROUND: Duration = Duration::from_secs(6);
 /// Between two tries, at first and at most.
 const PAUSE: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
+/// How often it is looked whether this node has joined.
+const JOIN_LOOK: Duration = Duration::from_millis(20);
 
 /// An answer, and the life of this node in which it was asked.
 pub(crate) type Routed = (Answer, Incarnation);
@@ -80,6 +82,34 @@ fn may_come_twice(operation: &Operation) -> bool {
 }
 
 impl NamespaceNode {
+    /// Who this node is, as soon as it has joined the others, and has begun another life than
+    /// `ended`. Waits until `deadline`: a life that has ended is followed by the next one within
+    /// moments. Fails at once if the node answers nobody any more.
+    pub(crate) fn joined(
+        &self,
+        deadline: Instant,
+        ended: Option<Incarnation>,
+    ) -> zazen_core::Result<(NodeNo, Incarnation)> {
+        loop {
+            let identity = self.identity();
+            if identity.as_ref().is_ok_and(|(_, life)| Some(*life) != ended) {
+                return identity;
+            }
+            let gives_up = self.stopping.load(Ordering::Relaxed) || self.driver.broken().is_some();
+            if gives_up || Instant::now() >= deadline {
+                let why = "the others count this node as lost, and it has not joined them again";
+                let ended = |_| Error::new(ErrorKind::Unavailable, format!("{}: {why}", self.told.name));
+                return Err(identity.map_or_else(|error| error, ended));
+            }
+            std::thread::sleep(JOIN_LOOK);
+        }
+    }
+
+    /// The same, for as long as an operation may take.
+    pub(crate) fn joined_soon(&self) -> Result<(NodeNo, Incarnation), Errno> {
+        self.joined(Instant::now() + PATIENCE, None).map_err(|_| Errno::ETIMEDOUT)
+    }
+
     /// Asks operations; one answer for each, in order. Those on one partition are executed in this
     /// order. [`Answer::Moved`], [`Answer::Split`] and [`Answer::Ended`] do not come back.
     pub(crate) fn route(&self, asks: Vec<(Credentials, Operation)>) -> Vec<Answer> {
