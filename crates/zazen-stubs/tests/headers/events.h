@@ -3,8 +3,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* START-ZOID-SCANNER ID=0x21 INIT=events_start FINI=NULL PROC=NULL ATTACH=events_attach
- * DETACH=events_detach */
+/* START-ZOID-SCANNER ID=0x21 INIT=events_start FINI=NULL PROC=NULL ATTACH=events_attach DETACH=events_detach */
 struct zazen_caller;
 int events_start(void);
 void events_attach(const struct zazen_caller *caller);

@@ -1,5 +1,4 @@
-/* What ZOID did not have: descriptors, handles through pointers, fixed arrays, sizes through
- * pointers. */
+/* What ZOID did not have: descriptors, handles through pointers, fixed arrays, sizes through pointers. */
 #ifndef EXTRAS_H
 #define EXTRAS_H
 #include <stdbool.h>
