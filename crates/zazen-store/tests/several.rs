@@ -20,10 +20,12 @@ fn disks(count: u64) -> Vec<SimDisk> {
     (0..count).map(|seed| SimDisk::new(seed, 64 << 20)).collect()
 }
 
+/// The health of these disks goes by a clock that stands still: a disk that failed takes no changes.
 fn open(disks: &[SimDisk], budget_bytes: u64) -> Several {
+    let clock = Arc::new(ManualClock::default());
     let open = |disk: &SimDisk| {
         let config = StoreConfig { budget_bytes, free_floor_bytes: 0, packed_bytes_max: 16 << 10 };
-        Store::open(WatchedDisk::new(disk.clone()), config).unwrap().0
+        Store::open(WatchedDisk::with_clock(disk.clone(), clock.clone()), config).unwrap().0
     };
     Stores::new(disks.iter().map(open).collect()).unwrap()
 }
