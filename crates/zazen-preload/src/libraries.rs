@@ -4,9 +4,9 @@
 //! own path, so `$ORIGIN` and everything else that depends on the file's place works. From another
 //! node, a library is a copy in memory; the libraries that it needs must be on this machine.
 
-use crate::far::{Opened, Resolved, far, far_path, place};
+use crate::far::{Opened, Place, far, far_path, place};
 use crate::real::{self, system_call};
-use crate::table::{self, TableEntry};
+use crate::table::{self, Entry};
 use crate::{data, state};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::Mutex;
@@ -48,13 +48,13 @@ static COPIES: Mutex<Vec<Copy>> = Mutex::new(Vec::new());
 fn copy(dir: c_int, path: *const c_char) -> Result<CString, c_int> {
     let mut opened = Opened::default();
     far!(px_open(dir, path, libc::O_RDONLY, 0, 0, (&raw mut opened).cast()))?;
-    let entry = TableEntry::new(opened.id, opened.mode);
+    let entry = Entry::new(opened.id, opened.mode);
     let outcome = copy_of(entry);
     let _ = far!(px_close(opened.id, 1));
     outcome
 }
 
-fn copy_of(entry: TableEntry) -> Result<CString, c_int> {
+fn copy_of(entry: Entry) -> Result<CString, c_int> {
     if entry.kind() != libc::S_IFREG {
         return Err(libc::EACCES);
     }
@@ -108,8 +108,8 @@ unsafe extern "C" fn for_loader(path: *const c_char) -> *const c_char {
         let mut text = Text::new();
         let before = real::errno();
         let found = match place(libc::AT_FDCWD, path, &mut text) {
-            Ok(Resolved::Near(there)) => Some(CStr::from_ptr(there).to_owned()),
-            Ok(Resolved::Far(dir, there)) => twin(dir, there).or_else(|| copy(dir, there).ok()),
+            Ok(Place::Near(there)) => Some(CStr::from_ptr(there).to_owned()),
+            Ok(Place::Far(dir, there)) => twin(dir, there).or_else(|| copy(dir, there).ok()),
             _ => None,
         };
         real::set_errno(before);
@@ -172,8 +172,8 @@ pub(crate) fn search_path(value: &[u8]) -> Option<CString> {
         // SAFETY: a string of ours.
         let real = match unsafe { place(libc::AT_FDCWD, name.as_ptr(), &mut text) } {
             // SAFETY: a string in `text`.
-            Ok(Resolved::Near(there)) => Some(unsafe { CStr::from_ptr(there) }.to_owned()),
-            Ok(Resolved::Far(dir, there)) => twin(dir, there),
+            Ok(Place::Near(there)) => Some(unsafe { CStr::from_ptr(there) }.to_owned()),
+            Ok(Place::Far(dir, there)) => twin(dir, there),
             _ => None,
         };
         if let Some(real) = real

@@ -9,7 +9,7 @@
 use crate::far::far;
 use crate::real::{aliases, hooks, system_call};
 use crate::state;
-use crate::table::{self, TableEntry};
+use crate::table::{self, Entry};
 use std::ffi::{c_int, c_uint, c_void};
 
 /// Bytes of a copy that are read at once.
@@ -81,7 +81,7 @@ aliases! {
 
 /// A descriptor of memory that holds what is to be mapped of a far file.
 fn copy_for(
-    entry: TableEntry,
+    entry: Entry,
     length: usize,
     protection: c_int,
     flags: c_int,
@@ -133,7 +133,7 @@ fn copy_for(
 
 /// Reads part of a far file into a file in memory, which gets no more than there is: beyond it, the
 /// kernel sends SIGBUS, as it does for the file.
-fn fill(fd: usize, entry: TableEntry, bytes: usize, offset: i64) -> Result<(), c_int> {
+fn fill(fd: usize, entry: Entry, bytes: usize, offset: i64) -> Result<(), c_int> {
     system_call(libc::SYS_ftruncate, [fd, bytes, 0, 0, 0, 0])?;
     if bytes == 0 {
         return Ok(());

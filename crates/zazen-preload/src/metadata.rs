@@ -1,6 +1,6 @@
 //! stat and its kin, permissions, owners, times, extended attributes.
 
-use crate::far::{EMPTY, Resolved, Stat, StatFs, Times, by_number, far, link_to_far, place};
+use crate::far::{EMPTY, Place, Stat, StatFs, Times, by_number, far, link_to_far, place};
 use crate::real::{aliases, give, hooks};
 use crate::{fault, table};
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -10,8 +10,8 @@ use zazen_forward_api::paths::Text;
 macro_rules! by_path {
     ($at:expr, $path:expr, |$local:ident| $here:expr, |$dir:ident, $name:ident| $there:expr) => {
         match place($at, $path, &mut Text::new()) {
-            Ok(Resolved::Local($local) | Resolved::Near($local)) => $here,
-            Ok(Resolved::Far($dir, $name)) => give($there),
+            Ok(Place::Local($local) | Place::Near($local)) => $here,
+            Ok(Place::Far($dir, $name)) => give($there),
             Err(error) => give(Err(error)),
         }
     };
@@ -267,8 +267,8 @@ hooks! {
 
     fn pathconf(path: *const c_char, name: c_int) -> i64 {
         match place(libc::AT_FDCWD, path, &mut Text::new()) {
-            Ok(Resolved::Local(path) | Resolved::Near(path)) => next(path, name),
-            Ok(Resolved::Far(dir, path)) => match stat_far(dir, path, 0, BASIC) {
+            Ok(Place::Local(path) | Place::Near(path)) => next(path, name),
+            Ok(Place::Far(dir, path)) => match stat_far(dir, path, 0, BASIC) {
                 // What isn't the file system's is the same everywhere.
                 Ok(_) => next(c"/".as_ptr(), name),
                 Err(error) => give(Err(error)),

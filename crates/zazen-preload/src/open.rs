@@ -1,8 +1,8 @@
 //! Opening: every name that libc has for it.
 
-use crate::far::{Opened, Resolved, far, place};
+use crate::far::{Opened, Place, far, place};
 use crate::real::{aliases, give, hooks};
-use crate::table::{self, TableEntry};
+use crate::table::{self, Entry};
 use crate::{state, transport};
 use std::ffi::{c_char, c_int, c_uint};
 use zazen_forward_api::paths::Text;
@@ -30,7 +30,7 @@ impl Number {
 
     /// The number stands for a description from now on.
     fn stands_for(self, opened: Opened) -> Result<c_int, c_int> {
-        if !table::set(self.fd, TableEntry::new(opened.id, opened.mode)) {
+        if !table::set(self.fd, Entry::new(opened.id, opened.mode)) {
             let _ = far!(px_close(opened.id, 1));
             self.give_back();
             return Err(libc::EMFILE);
@@ -128,8 +128,8 @@ hooks! {
     fn open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
         let mut text = Text::new();
         match place(libc::AT_FDCWD, path, &mut text) {
-            Ok(Resolved::Local(path) | Resolved::Near(path)) => next(path, flags, mode),
-            Ok(Resolved::Far(dir, path)) => give(open_far(dir, path, flags, mode)),
+            Ok(Place::Local(path) | Place::Near(path)) => next(path, flags, mode),
+            Ok(Place::Far(dir, path)) => give(open_far(dir, path, flags, mode)),
             Err(error) => give(Err(error)),
         }
     }
@@ -137,8 +137,8 @@ hooks! {
     fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
         let mut text = Text::new();
         match place(dir, path, &mut text) {
-            Ok(Resolved::Local(path) | Resolved::Near(path)) => next(dir, path, flags, mode),
-            Ok(Resolved::Far(dir, path)) => give(open_far(dir, path, flags, mode)),
+            Ok(Place::Local(path) | Place::Near(path)) => next(dir, path, flags, mode),
+            Ok(Place::Far(dir, path)) => give(open_far(dir, path, flags, mode)),
             Err(error) => give(Err(error)),
         }
     }
@@ -248,10 +248,7 @@ unsafe fn fill_template(
 /// Whether a template is of a forwarded path.
 unsafe fn is_far(path: *const c_char) -> bool {
     // SAFETY: the caller's string.
-    matches!(
-        unsafe { place(libc::AT_FDCWD, path, &mut Text::new()) },
-        Ok(Resolved::Near(_) | Resolved::Far(..))
-    )
+    matches!(unsafe { place(libc::AT_FDCWD, path, &mut Text::new()) }, Ok(Place::Near(_) | Place::Far(..)))
 }
 
 unsafe fn make_file(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {

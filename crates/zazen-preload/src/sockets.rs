@@ -6,7 +6,7 @@
 use crate::far::{Address, Opened, far};
 use crate::open::enter;
 use crate::real::{give, hooks};
-use crate::table::{self, TableEntry};
+use crate::table::{self, Entry};
 use crate::{data, fault, state, transport, unix_names};
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -39,7 +39,7 @@ unsafe fn give_address(far: &Address, address: *mut libc::sockaddr, length: *mut
 }
 
 fn send_far(
-    entry: TableEntry,
+    entry: Entry,
     data: *const c_void,
     count: usize,
     flags: c_int,
@@ -62,7 +62,7 @@ fn send_far(
 }
 
 fn receive(
-    entry: TableEntry,
+    entry: Entry,
     data: *mut c_void,
     count: usize,
     flags: &mut c_int,
@@ -79,7 +79,7 @@ fn receive(
 }
 
 fn accept_far(
-    entry: TableEntry,
+    entry: Entry,
     address: *mut libc::sockaddr,
     length: *mut libc::socklen_t,
     flags: c_int,
@@ -353,12 +353,12 @@ unsafe fn recognize(message: &libc::msghdr) {
     }
 }
 
-fn socket_only(entry: TableEntry) -> Result<(), c_int> {
+fn socket_only(entry: Entry) -> Result<(), c_int> {
     if entry.is_socket() { Ok(()) } else { Err(libc::ENOTSOCK) }
 }
 
 fn send_checked(
-    entry: TableEntry,
+    entry: Entry,
     data: *const c_void,
     count: usize,
     flags: c_int,
@@ -369,7 +369,7 @@ fn send_checked(
 }
 
 fn receive_checked(
-    entry: TableEntry,
+    entry: Entry,
     data: *mut c_void,
     count: usize,
     flags: &mut c_int,
@@ -380,7 +380,7 @@ fn receive_checked(
 }
 
 fn socket_name(
-    entry: TableEntry,
+    entry: Entry,
     peer: c_int,
     address: *mut libc::sockaddr,
     length: *mut libc::socklen_t,
@@ -404,7 +404,7 @@ unsafe fn total(message: &libc::msghdr) -> Result<usize, c_int> {
     Ok(bytes.min(crate::far::BYTES_MAX))
 }
 
-unsafe fn send_message(entry: TableEntry, message: &libc::msghdr, flags: c_int) -> Result<isize, c_int> {
+unsafe fn send_message(entry: Entry, message: &libc::msghdr, flags: c_int) -> Result<isize, c_int> {
     if message.msg_controllen != 0 && !message.msg_control.is_null() {
         // Descriptors and interface numbers mean nothing over there.
         return Err(libc::EOPNOTSUPP);
@@ -429,11 +429,7 @@ unsafe fn send_message(entry: TableEntry, message: &libc::msghdr, flags: c_int) 
     }
 }
 
-unsafe fn receive_message(
-    entry: TableEntry,
-    message: &mut libc::msghdr,
-    flags: c_int,
-) -> Result<isize, c_int> {
+unsafe fn receive_message(entry: Entry, message: &mut libc::msghdr, flags: c_int) -> Result<isize, c_int> {
     // SAFETY: the program's message.
     unsafe {
         let bytes = total(message)?;

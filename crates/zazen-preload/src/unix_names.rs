@@ -4,7 +4,7 @@
 //! socket itself is bound here, to an abstract name made of the file's device and inode. Programs
 //! on other machines can't meet there.
 
-use crate::far::{Resolved, Stat, far, place};
+use crate::far::{Place, Stat, far, place};
 use crate::{near, state};
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
@@ -72,9 +72,9 @@ pub(crate) unsafe fn local(
         let name = path_of(address, length)?;
         let mut text = Text::new();
         match place(libc::AT_FDCWD, name.as_ptr(), &mut text) {
-            Ok(Resolved::Local(_)) => None,
-            Ok(Resolved::Near(path)) => near::renames().then(|| at_path(std::ffi::CStr::from_ptr(path))),
-            Ok(Resolved::Far(dir, path)) => {
+            Ok(Place::Local(_)) => None,
+            Ok(Place::Near(path)) => near::renames().then(|| at_path(std::ffi::CStr::from_ptr(path))),
+            Ok(Place::Far(dir, path)) => {
                 let mut far_path = Text::new();
                 far_path.set(std::ffi::CStr::from_ptr(path).to_bytes());
                 Some(named(dir, far_path, &name, binds))
