@@ -263,6 +263,8 @@ def test_what_is_wrong_with_a_log_is_said(tmp_path):
     log.write_text("no log")
     missing = replay(log, env=python_that(tmp_path, "echo No module >&2; exit 3"), code=1).stderr
     assert "-m pip install darshan" in missing and "ZAZEN_PYTHON" in missing
+    nowhere = replay(log, env={**os.environ, "ZAZEN_PYTHON": "/nowhere/python"}, code=1).stderr
+    assert "/nowhere/python does not start" in nowhere
     cut = replay(log, env=python_that(tmp_path, "echo 'Error: unable to read' >&2; exit 4"), code=1).stderr
     assert "unable to read" in cut and "job.darshan" in cut
     half = replay(log, env=python_that(tmp_path, """echo '{"v":1,"ranks":2,"ru'"""), code=1).stderr

@@ -65,7 +65,9 @@ mod tests {
     #[test]
     fn events_come_by_time_and_then_in_the_order_of_scheduling() {
         let mut schedule = Scheduler::new();
-        [(5, "c"), (3, "a"), (5, "d"), (3, "b")].map(|(time_ns, event)| schedule.at(time_ns, event));
+        for (time_ns, event) in [(5, "c"), (3, "a"), (5, "d"), (3, "b")] {
+            schedule.at(time_ns, event);
+        }
         assert_eq!((schedule.pop(), schedule.now_ns()), (Some("a"), 3));
         schedule.after(0, "b2");
         schedule.at(1, "b3");

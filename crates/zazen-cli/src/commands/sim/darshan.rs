@@ -18,12 +18,12 @@ pub(crate) fn read(path: &Path) -> Result<Log> {
     let here = || path.display().to_string();
     std::fs::metadata(path).map_err(|error| Error::io(here(), error))?;
     let mut last = None;
-    for python in pythons() {
-        let output = Command::new(&python).arg("-c").arg(SCRIPT).arg(path).stdin(Stdio::null()).output();
-        let output = match output {
-            Ok(output) => output,
-            Err(_) => continue,
-        };
+    let pythons = pythons();
+    for python in &pythons {
+        // Not from the folder where the user is: a file there could have the name of a module.
+        let mut command = Command::new(python);
+        command.env("PYTHONSAFEPATH", "1").arg("-c").arg(SCRIPT).arg(path).stdin(Stdio::null());
+        let Ok(output) = command.output() else { continue };
         let said = String::from_utf8_lossy(&output.stderr);
         let reason = said.lines().last().unwrap_or("").trim_start_matches("Error: ").to_owned();
         match output.status.code() {
@@ -31,14 +31,15 @@ pub(crate) fn read(path: &Path) -> Result<Log> {
                 let text = String::from_utf8_lossy(&output.stdout);
                 return Log::read(&text).map_err(|error| error.within(here()));
             }
-            Some(PACKAGE_MISSING) => last = Some(missing(&python, path)),
+            Some(PACKAGE_MISSING) => last = Some(missing(python, path)),
             _ => return Err(Error::new(ErrorKind::Corrupt, format!("{}: Darshan log: {reason}", here()))),
         }
     }
     Err(last.unwrap_or_else(|| {
+        let tried: Vec<String> = pythons.iter().map(|python| python.display().to_string()).collect();
+        let (log, tried) = (here(), tried.join(", "));
         let why = format!(
-            "{}: Darshan logs are read by Python, and no python3 is in PATH; name one by {PYTHON}",
-            here()
+            "{log}: Darshan logs are read by Python, and {tried} does not start; name one by {PYTHON}"
         );
         Error::new(ErrorKind::NotFound, why)
     }))
