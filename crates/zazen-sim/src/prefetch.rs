@@ -7,8 +7,8 @@ pub(crate) fn soon<T>(place: Option<&T>) {
     #[cfg(target_arch = "x86_64")]
     if let Some(place) = place {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch has no effect that a program can see, and every x86-64 has it.
         #[allow(unused_unsafe)] // newer compilers call it safe
+        // SAFETY: a prefetch has no effect that a program can see, and every x86-64 has it.
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).cast());
         }

@@ -163,6 +163,15 @@ pub trait Canvas {
     fn text_upwards(&mut self, at: (f64, f64), text: &str);
 }
 
+/// A name at the end of a line.
+struct Label<'a> {
+    /// The height of the line's end.
+    at: f64,
+    name: &'a str,
+    /// Shape and colour.
+    marker: Option<(usize, usize)>,
+}
+
 impl Plot {
     /// Draws the plot.
     pub fn draw(&self, canvas: &mut dyn Canvas) {
@@ -194,8 +203,7 @@ impl Plot {
     }
 
     fn draw_series(&self, canvas: &mut dyn Canvas, x: &Axis, y: &Axis) {
-        // (height, name, shape and colour of the marker)
-        let mut labels: Vec<(f64, &str, Option<(usize, usize)>)> = Vec::new();
+        let mut labels: Vec<Label> = Vec::new();
         let mut colours = 0;
         for (number, series) in self.series.iter().enumerate() {
             let visible = |point: &&(f64, f64)| !self.is_log || (point.0 > 0.0 && point.1 > 0.0);
@@ -213,15 +221,16 @@ impl Plot {
             if !series.is_guide && places.len() <= 40 {
                 places.iter().for_each(|place| canvas.marker(number, *place, colour));
             }
-            labels.push((last.1, &series.name, (!series.is_guide).then_some((number, colour))));
+            let marker = (!series.is_guide).then_some((number, colour));
+            labels.push(Label { at: last.1, name: &series.name, marker });
         }
         // Names at the ends of the lines, moved apart where they would overlap.
-        labels.sort_by(|one, other| one.0.total_cmp(&other.0));
+        labels.sort_by(|one, other| one.at.total_cmp(&other.at));
         let mut below = 0.0_f64;
         let left = WIDTH - RIGHT + 12.0;
         // The lowest names stay within the drawing: where many crowd there, all move up.
         let room = HEIGHT - BOTTOM - 15.0 * labels.len().saturating_sub(1) as f64;
-        for (number, (at, name, marker)) in labels.into_iter().enumerate() {
+        for (number, Label { at, name, marker }) in labels.into_iter().enumerate() {
             let place = at.min(room.max(TOP) + 15.0 * number as f64).max(below + 15.0);
             below = place;
             if let Some((shape, colour)) = marker {
