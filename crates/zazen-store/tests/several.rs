@@ -20,7 +20,7 @@ fn disks(count: u64) -> Vec<SimDisk> {
     (0..count).map(|seed| SimDisk::new(seed, 64 << 20)).collect()
 }
 
-/// The health of these disks goes by a clock that stands still: a disk that failed takes no changes.
+/// The health of these disks goes by a clock that stands still: a disk that failed stays so.
 fn open(disks: &[SimDisk], budget_bytes: u64) -> Several {
     let clock = Arc::new(ManualClock::default());
     let open = |disk: &SimDisk| {
