@@ -76,7 +76,7 @@ bench: prerequisites
 ## make bench-data  trajectories (ROWS="xtc-frame rmsf" for some), files through fsspec, samples through PyTorch, explain
 bench-data: install
 	$(BIN)/python bench/data/bench_data.py $(ROWS)
-	set -e; for rows in files_cold_warm torch_epochs explain_cost; do $(BIN)/python bench/data/$$rows.py; done
+	set -e; for rows in index_cost random_access files_cold_warm torch_epochs explain_cost; do $(BIN)/python bench/data/$$rows.py; done
 
 ## make bench-zazen  the Zazen paper's evaluation, run again (root; FIGURES="fig4 fig7" for some)
 bench-zazen: install $(VENV)/.requirements-bench
