@@ -237,7 +237,8 @@ reader.close()
 
 
 def test_blocks_from_other_nodes(bed):
-    """Most blocks of a cold file have their homes on other nodes, which read them from the store."""
+    """Most blocks of a cold file have their homes on other nodes, which read them from the
+    store."""
     folder = bed.dataset(frames=0)
     (folder / "field.raw").write_bytes(bytes(8 << 20))
     # Until then its times may not tell of a change, and nothing is kept.

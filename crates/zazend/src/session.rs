@@ -74,8 +74,8 @@ impl Session {
         })
     }
 
-    /// What takes the reasons of frames that are read by random access to an opened dataset. Those of
-    /// more than [`SCANS_MAX`] datasets are not kept.
+    /// What takes the reasons of frames that are read by random access to an opened dataset. Those
+    /// of more than [`SCANS_MAX`] datasets are not kept.
     pub fn read_notes(&mut self, handle: u32) -> Arc<Notes> {
         if self.read_notes.len() >= SCANS_MAX && !self.read_notes.contains_key(&handle) {
             return Arc::default();

@@ -21,8 +21,8 @@ class Source:
     """An opened trajectory. Not for several threads at a time."""
 
     def __init__(self, path: str, open_options: dict[str, Any], known: Any = None) -> None:
-        """``known``: what ``known`` of an earlier source of the same trajectory gave. Raises StaleError if that was
-        replaced, cut or rewritten since."""
+        """``known``: what ``known`` of an earlier source of the same trajectory gave. Raises
+        StaleError if that was replaced, cut or rewritten since."""
         if known is None:
             self.dataset = zazen.open(path, **open_options)
         else:
