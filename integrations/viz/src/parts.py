@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vtkmodules import vtkIOLegacy, vtkIOXML
+from vtkmodules.vtkCommonCore import vtkOutputWindow, vtkStringOutputWindow
 from zazen import _zazen
 
-__all__ = ["Arrays", "Part", "read_part"]
+__all__ = ["Arrays", "LeftOut", "Part", "arrays_in", "read_part"]
 
 READERS = {
     "vti": "vtkXMLImageDataReader",
@@ -29,54 +30,110 @@ _END = b"</VTKFile>"
 
 @dataclass(frozen=True)
 class Arrays:
-    """Names of arrays, of points and of cells."""
+    """Arrays of points and of cells: by name, the number of components (0: the array was not loaded).
 
-    point: frozenset[str] = field(default_factory=frozenset)
-    cell: frozenset[str] = field(default_factory=frozenset)
+    ``empty``: the block has neither points nor cells nor rows, so it is no wonder if it lacks arrays.
+    """
 
-    def __or__(self, other: Arrays) -> Arrays:
-        return Arrays(self.point | other.point, self.cell | other.cell)
+    point: dict[str, int] = field(default_factory=dict)
+    cell: dict[str, int] = field(default_factory=dict)
+    empty: bool = False
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Names of arrays that are not to be loaded. Others are, whether they are known by now or not."""
+
+    point: frozenset[str] = frozenset()
+    cell: frozenset[str] = frozenset()
 
 
 @dataclass
 class Part:
-    """What a file holds: VTK's data object, the names of all its arrays, and its size in memory."""
+    """What a file holds: VTK's data object, its arrays, and its size in memory."""
 
     data: Any
     arrays: Arrays
     bytes: int
 
 
-def read_part(path: str | os.PathLike[str], shown: str, wanted: Arrays | None = None) -> Part:
-    """Reads the file ``path``, which errors call ``shown``.
+def read_part(path: str | os.PathLike[str], shown: str, left_out: LeftOut | None = None) -> Part:
+    """Reads the file ``path``, which errors call ``shown``, without the arrays ``left_out``.
 
-    ``wanted``: the arrays to load; None: all. Raises CorruptError for a damaged file, UnsupportedError for a kind
-    that VTK's readers here do not know.
+    Raises CorruptError for a damaged file, UnsupportedError for a kind that VTK's readers here do not know.
     """
+    left_out = left_out or LeftOut()
     ending = shown.rpartition(".")[2].lower()
     if ending == "vtk":
-        reader = vtkIOLegacy.vtkGenericDataObjectReader()
+        data = _legacy(path, shown)
+        names: Names = (frozenset(), frozenset())
     elif ending in READERS:
-        reader = getattr(vtkIOXML, READERS[ending])()
-        _check_end(path, shown)
+        data, names = _xml(path, shown, getattr(vtkIOXML, READERS[ending])(), left_out)
     else:
         raise _zazen.UnsupportedError(f"{shown}: no reader for .{ending} files")
+    copy = data.NewInstance()
+    copy.ShallowCopy(data)
+    for attributes, names_out in zip(_attributes(copy), (left_out.point, left_out.cell), strict=True):
+        for name in names_out:
+            if attributes is not None:
+                attributes.RemoveArray(name)
+    return Part(copy, _arrays_of(copy, names), copy.GetActualMemorySize() * 1024)
+
+
+def arrays_in(path: str | os.PathLike[str], shown: str) -> Arrays:
+    """The arrays that a file has, without loading them where VTK can say so."""
+    ending = shown.rpartition(".")[2].lower()
+    if ending not in READERS:
+        return read_part(path, shown).arrays
+    reader, errors = getattr(vtkIOXML, READERS[ending])(), list[str]()
+    _check_end(path, shown)
+    watch(reader, errors)
+    reader.SetFileName(os.fspath(path))
+    reader.UpdateInformation()
+    _check(errors, reader, shown)
+    point, cell = _names_of(reader)
+    return Arrays(dict.fromkeys(point, 0), dict.fromkeys(cell, 0))
+
+
+Names = tuple[frozenset[str], frozenset[str]]
+
+
+def _xml(path: str | os.PathLike[str], shown: str, reader: Any, left_out: LeftOut) -> tuple[Any, Names]:
+    """The data, and the names of all arrays of points and cells in the file."""
+    _check_end(path, shown)
     errors: list[str] = []
     watch(reader, errors)
     reader.SetFileName(os.fspath(path))
     reader.UpdateInformation()
     _check(errors, reader, shown)
-    arrays = _arrays_of(reader)
-    if wanted is not None and ending in READERS:
-        _select(reader, wanted)
+    names = _names_of(reader)
+    for kind, names_out in (("Point", left_out.point), ("Cell", left_out.cell)):
+        for name in names_out:
+            if hasattr(reader, f"Set{kind}ArrayStatus"):
+                getattr(reader, f"Set{kind}ArrayStatus")(name, 0)
     reader.Update()
     _check(errors, reader, shown)
     data = reader.GetOutputDataObject(0)
     if data is None:
         raise _zazen.CorruptError(f"{shown}: VTK's reader got nothing from it")
-    copy = data.NewInstance()
-    copy.ShallowCopy(data)
-    return Part(copy, arrays, copy.GetActualMemorySize() * 1024)
+    return data, names
+
+
+def _legacy(path: str | os.PathLike[str], shown: str) -> Any:
+    """A file of VTK's legacy format. Its readers say only to VTK's output window that a file is cut."""
+    kinds = vtkIOLegacy.vtkGenericDataObjectReader()
+    kinds.SetFileName(os.fspath(path))
+    before, window = vtkOutputWindow.GetInstance(), vtkStringOutputWindow()
+    vtkOutputWindow.SetInstance(window)
+    try:
+        kinds.Update()
+        data = kinds.GetOutputDataObject(0)
+    finally:
+        vtkOutputWindow.SetInstance(before)
+    said = " ".join(window.GetOutput().split())
+    if said or kinds.GetErrorCode() or data is None:
+        raise _zazen.CorruptError(f"{shown}: {said or 'VTK could not read it'}")
+    return data
 
 
 def watch(algorithm: Any, errors: list[str]) -> None:
@@ -107,23 +164,29 @@ def _check_end(path: str | os.PathLike[str], shown: str) -> None:
         raise _zazen.CorruptError(f"{shown}: it is cut: its {length} bytes do not end with {_END.decode()}")
 
 
-def _arrays_of(reader: Any) -> Arrays:
-    def names(count: str, name: str) -> frozenset[str]:
-        if not hasattr(reader, count):
-            return frozenset()
-        return frozenset(getattr(reader, name)(at) for at in range(getattr(reader, count)()))
-
-    return Arrays(
-        names("GetNumberOfPointArrays", "GetPointArrayName"),
-        names("GetNumberOfCellArrays", "GetCellArrayName"),
-    )
-
-
-def _select(reader: Any, wanted: Arrays) -> None:
-    for kind, names in (("Point", wanted.point), ("Cell", wanted.cell)):
+def _names_of(reader: Any) -> Names:
+    def names(kind: str) -> frozenset[str]:
         count = getattr(reader, f"GetNumberOf{kind}Arrays", None)
         if count is None:
-            continue
-        for at in range(count()):
-            name = getattr(reader, f"Get{kind}ArrayName")(at)
-            getattr(reader, f"Set{kind}ArrayStatus")(name, int(name in names))
+            return frozenset()
+        return frozenset(getattr(reader, f"Get{kind}ArrayName")(at) for at in range(count()))
+
+    return names("Point"), names("Cell")
+
+
+def _attributes(data: Any) -> tuple[Any, Any]:
+    """The arrays of points and of cells that a data object has; None where it can have none."""
+    return data.GetAttributes(data.POINT), data.GetAttributes(data.CELL)
+
+
+def _arrays_of(data: Any, names: Names) -> Arrays:
+    found: list[dict[str, int]] = []
+    for attributes, known in zip(_attributes(data), names, strict=True):
+        arrays = dict.fromkeys(sorted(known), 0)
+        for at in range(attributes.GetNumberOfArrays() if attributes is not None else 0):
+            array = attributes.GetAbstractArray(at)
+            if array.GetName():
+                arrays[array.GetName()] = array.GetNumberOfComponents()
+        found.append(arrays)
+    kinds = (data.POINT, data.CELL, data.ROW)
+    return Arrays(found[0], found[1], not any(data.GetNumberOfElements(kind) for kind in kinds))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,14 @@ from vtkmodules.vtkCommonDataModel import (
 )
 from vtkmodules.vtkCommonExecutionModel import vtkAlgorithm, vtkStreamingDemandDrivenPipeline
 from zazen import _zazen
-from zazen.viz.parts import Arrays, read_part
+from zazen.viz.parts import Arrays, LeftOut, arrays_in, read_part
 from zazen.viz.steps import Ahead, Kept
 from zazen.viz.visualization import Visualization, stock
 
 __all__ = ["Reader"]
 
+#: Files that are looked at for names of arrays before one is read.
+_LOOKED_AT_MAX = 16
 OUTPUTS = {
     "multiblock": ("vtkMultiBlockDataSet", vtkMultiBlockDataSet),
     "collection": ("vtkPartitionedDataSetCollection", vtkPartitionedDataSetCollection),
@@ -76,11 +79,17 @@ class Reader(VTKPythonAlgorithmBase):
         self._opened: Visualization | None = None
         self._ahead: Ahead | None = None
         self._warned: set[str] = set()
+        #: Whether a selection is changed by the reader itself, which needs no new update.
+        self._quiet = False
         #: Why the last update failed, or None.
         self.error: zazen.Error | None = None
         self._point, self._cell = vtkDataArraySelection(), vtkDataArraySelection()
         for selection in (self._point, self._cell):
-            selection.AddObserver("ModifiedEvent", lambda *_: self.Modified())
+            selection.AddObserver("ModifiedEvent", self._selected)
+
+    def _selected(self, *_: Any) -> None:
+        if not self._quiet:
+            self.Modified()
 
     # What users set.
 
@@ -113,6 +122,10 @@ class Reader(VTKPythonAlgorithmBase):
     def SetKeepBytes(self, bytes_max: int) -> None:
         """Memory for steps that were read."""
         self._kept.bytes_max = int(bytes_max)
+
+    def Reload(self) -> None:
+        """Forgets what was read: the next update reads the index, asks who holds what, and reads the files anew."""
+        self._reopen()
 
     def GetPointArraySelection(self) -> vtkDataArraySelection:
         """Which arrays of points are loaded."""
@@ -152,22 +165,30 @@ class Reader(VTKPythonAlgorithmBase):
         self.Modified()
 
     def _learn_arrays(self, opened: Visualization) -> None:
-        """Names the arrays of the first file that can be read; rank 0 looks."""
+        """Names the arrays of the first file that has some; rank 0 looks."""
 
         def look() -> Arrays:
-            for at, step in enumerate(opened.steps):
-                if step.trouble is None and step.files:
-                    try:
-                        return read_part(opened.path_of(at, 0), step.files[0], Arrays()).arrays
-                    except (zazen.Error, OSError):
-                        return Arrays()
+            step = next((step for step in opened.steps if step.trouble is None and step.files), None)
+            for at, file in enumerate(step.files[:_LOOKED_AT_MAX] if step is not None else []):
+                try:
+                    found = arrays_in(opened.path_of(opened.steps.index(step), at), file)
+                except (zazen.Error, OSError):
+                    continue
+                if found.point or found.cell:
+                    return found
             return Arrays()
 
-        arrays = opened._of_rank_0(look)
-        for selection, names in ((self._point, arrays.point), (self._cell, arrays.cell)):
-            for name in sorted(names):
-                if not selection.ArrayExists(name):
-                    selection.AddArray(name, True)
+        self._add_arrays([opened._of_rank_0(look)])
+
+    def _add_arrays(self, every: Iterable[Arrays]) -> None:
+        """New arrays are loaded unless somebody says otherwise."""
+        for arrays in every:
+            for selection, names in ((self._point, arrays.point), (self._cell, arrays.cell)):
+                for name in names:
+                    if not selection.ArrayExists(name):
+                        self._quiet = True
+                        selection.AddArray(name, True)
+                        self._quiet = False
 
     # What VTK asks.
 
@@ -228,7 +249,8 @@ class Reader(VTKPythonAlgorithmBase):
 
     def _parts(self, step: int, pieces: tuple[int, int]) -> dict[int, Any]:
         opened, begun = self.visualization, time.perf_counter()
-        key = (step, pieces)
+        left_out = self._left_out()
+        key = (step, pieces, left_out)
         parts, error, arrays = self._kept.get(key), None, {}
         trouble = opened.steps[step].trouble
         if trouble is not None:
@@ -240,17 +262,20 @@ class Reader(VTKPythonAlgorithmBase):
                 owner = stock(len(opened.steps[step].files), pieces[1])
                 files = [file for file, piece in enumerate(owner) if piece == pieces[0]]
             try:
-                parts, arrays = self._read(step, files, note)
+                parts, arrays = self._read(step, files, left_out, note)
             except zazen.Error as failed:
                 error = failed
-            except OSError as failed:
-                error = _zazen.IoError(f"{opened.directory}: {failed}")
+            except Exception as failed:
+                # Whatever it is, the other ranks wait to hear of it.
+                error = _zazen.IoError(f"{opened.directory}: {type(failed).__name__}: {failed}")
         # All ranks take part, also those that kept the step: so all ranks agree on what failed.
         answers = opened.comm.allgather((error, arrays))
         failed = next((error for error, _ in answers if error is not None), None)
         if failed is not None:
             raise failed
-        self._compare([each for _, every in answers for each in every.items()])
+        every = [each for _, found in answers for each in found.items()]
+        self._add_arrays(arrays for _, arrays in every)
+        self._compare(every)
         if not note["kept"]:
             size = sum(part.bytes for part in parts.values())
             self._kept.put(key, parts, size)
@@ -259,7 +284,7 @@ class Reader(VTKPythonAlgorithmBase):
         return parts
 
     def _read(
-        self, step: int, files: list[int], note: dict[str, Any]
+        self, step: int, files: list[int], left_out: LeftOut, note: dict[str, Any]
     ) -> tuple[dict[int, Any], dict[str, Arrays]]:
         opened = self.visualization
         begin = time.perf_counter()
@@ -268,7 +293,6 @@ class Reader(VTKPythonAlgorithmBase):
         if not ahead:
             frames = opened.read(step, files)
         waited = time.perf_counter() - begin
-        wanted = self._wanted()
         parts, arrays, sources = {}, {}, {"local": 0, "remote": 0, "store": 0}
         reads = []
         plan = opened.plan(step)
@@ -277,7 +301,7 @@ class Reader(VTKPythonAlgorithmBase):
             frame = frames[at] if frames is not None else None
             path = frame.path if frame is not None else None
             began = time.perf_counter()
-            parts[file] = read_part(path or opened.path_of(step, file), shown, wanted)
+            parts[file] = read_part(path or opened.path_of(step, file), shown, left_out)
             reads.append(time.perf_counter() - began)
             arrays[shown] = parts[file].arrays
             length = frame.length if frame is not None else max(opened.steps[step].bytes[file], 0)
@@ -292,36 +316,45 @@ class Reader(VTKPythonAlgorithmBase):
         note["remote_files"] = sum(not plan.is_local[file] for file in files)
         return parts, arrays
 
-    def _wanted(self) -> Arrays | None:
-        def chosen(selection: vtkDataArraySelection) -> frozenset[str]:
+    def _left_out(self) -> LeftOut:
+        def names(selection: vtkDataArraySelection) -> frozenset[str]:
             count = selection.GetNumberOfArrays()
             return frozenset(
-                selection.GetArrayName(at) for at in range(count) if selection.GetArraySetting(at)
+                selection.GetArrayName(at) for at in range(count) if not selection.GetArraySetting(at)
             )
 
-        both = (self._point, self._cell)
-        if all(selection.GetNumberOfArrays() == selection.GetNumberOfArraysEnabled() for selection in both):
-            return None
-        return Arrays(chosen(self._point), chosen(self._cell))
+        return LeftOut(names(self._point), names(self._cell))
 
-    def _compare(self, arrays: list[tuple[str, Arrays]]) -> None:
-        """Warns once of arrays that some blocks lack."""
+    def _compare(self, blocks: list[tuple[str, Arrays]]) -> None:
+        """Warns once of arrays that some blocks lack, or have with another number of components."""
+        blocks = [(file, arrays) for file, arrays in blocks if not arrays.empty]
         for kind in ("point", "cell"):
-            every = frozenset[str]().union(*(getattr(each, kind) for _, each in arrays))
-            for name in sorted(every):
-                lacking = [file for file, each in arrays if name not in getattr(each, kind)]
-                if lacking and name not in self._warned:
-                    self._warned.add(name)
-                    if self.visualization.comm.rank == 0:
-                        import warnings
+            by_name: dict[str, dict[str, int]] = {}
+            for file, arrays in blocks:
+                for name, components in getattr(arrays, kind).items():
+                    by_name.setdefault(name, {})[file] = components
+            for name, found in sorted(by_name.items()):
+                if len(found) < len(blocks):
+                    lacking = next(file for file, _ in blocks if file not in found)
+                    more = len(blocks) - len(found) - 1
+                    others = f" and {more} more blocks" if more else ""
+                    self._warn_once(
+                        f"array {name!r} ({kind} data) is missing in {lacking}{others}; filters will leave these "
+                        "blocks out"
+                    )
+                loaded = {components: file for file, components in sorted(found.items()) if components}
+                if len(loaded) > 1:
+                    has = " and ".join(f"{count} components in {file}" for count, file in sorted(loaded.items()))
+                    self._warn_once(f"array {name!r} ({kind} data) has {has}; filters may refuse it")
 
-                        warnings.warn(
-                            f"{self._path}: array {name!r} ({kind} data) is missing in {lacking[0]}"
-                            f"{f' and {len(lacking) - 1} more blocks' if len(lacking) > 1 else ''}; filters will "
-                            "leave these blocks out",
-                            zazen.ZazenWarning,
-                            stacklevel=2,
-                        )
+    def _warn_once(self, words: str) -> None:
+        if words in self._warned:
+            return
+        self._warned.add(words)
+        if self.visualization.comm.rank == 0:
+            import warnings
+
+            warnings.warn(f"{self._path}: {words}", zazen.ZazenWarning, stacklevel=2)
 
     def _write_record(self, note: dict[str, Any]) -> None:
         if self._record is None:
