@@ -25,7 +25,18 @@ from vtkmodules.vtkCommonDataModel import (
 )
 from vtkmodules.vtkCommonExecutionModel import vtkAlgorithm, vtkStreamingDemandDrivenPipeline
 from zazen import _zazen
-from zazen.viz.parts import Arrays, LeftOut, arrays_in, read_part
+from zazen.viz.parts import (
+    GHOSTS,
+    Arrays,
+    LeftOut,
+    arrays_in,
+    blank,
+    field_data_of,
+    leaves_of,
+    read_part,
+    read_vtkhdf,
+    vtkhdf_times,
+)
 from zazen.viz.steps import Ahead, Kept
 from zazen.viz.visualization import Visualization, stock
 
@@ -82,7 +93,7 @@ class Reader(VTKPythonAlgorithmBase):
         #: Whether a selection is changed by the reader itself, which needs no new update.
         self._quiet = False
         #: Why the last update failed, or None.
-        self.error: zazen.Error | None = None
+        self.error: Exception | None = None
         self._point, self._cell = vtkDataArraySelection(), vtkDataArraySelection()
         for selection in (self._point, self._cell):
             selection.AddObserver("ModifiedEvent", self._selected)
@@ -152,6 +163,7 @@ class Reader(VTKPythonAlgorithmBase):
                 locator=self._locator,
                 socket=self._socket,
             )
+            opened.take_times(lambda path: vtkhdf_times(path, path.name))
             self._learn_arrays(opened)
             self._ahead = Ahead(opened, self._ahead_bytes)
             self._opened = opened
@@ -170,8 +182,13 @@ class Reader(VTKPythonAlgorithmBase):
         def look() -> Arrays:
             step = next((step for step in opened.steps if step.trouble is None and step.files), None)
             for at, file in enumerate(step.files[:_LOOKED_AT_MAX] if step is not None else []):
+                number = opened.steps.index(step)
                 try:
-                    found = arrays_in(opened.path_of(opened.steps.index(step), at), file)
+                    if opened.in_hdfs:
+                        with opened.fetch(number, at) as memory:
+                            found = arrays_in(memory.path, file)
+                    else:
+                        found = arrays_in(opened.path_of(number, at), file)
                 except (zazen.Error, OSError):
                     continue
                 if found.point or found.cell:
@@ -221,16 +238,18 @@ class Reader(VTKPythonAlgorithmBase):
             )
         self.error = None
         try:
-            parts = self._parts(step, pieces)
-        except zazen.Error as error:
+            self._fill(output, opened.steps[step], self._parts(step, pieces))
+        except Exception as error:
+            # VTK prints it and goes on; `update` raises it.
             self.error = error
+            output.Initialize()
             raise
-        self._fill(output, opened.steps[step], parts)
         output.GetInformation().Set(output.DATA_TIME_STEP(), opened.times[step])
         if self._ahead is not None and self._ahead_steps and pieces == (0, 1):
             last = len(opened.times) - 1
             coming = range(step + 1, min(step + self._ahead_steps, last) + 1)
-            self._ahead.want([at for at in coming if self._kept.get((at, pieces)) is None])
+            wanted = [at for at in coming if self._kept.get((at, pieces, self._left_out())) is None]
+            self._ahead.want([at for at in wanted if not opened.is_vtkhdf(at)])
         return 1
 
     def update(self, moment: float | None = None) -> Any:
@@ -258,11 +277,16 @@ class Reader(VTKPythonAlgorithmBase):
         note: dict[str, Any] = {"step": step, "time": opened.times[step], "kept": parts is not None}
         if parts is None:
             files = opened.mine(step)
-            if pieces[1] > 1:
+            if opened.is_vtkhdf(step):
+                files = [0]
+            elif pieces[1] > 1:
                 owner = stock(len(opened.steps[step].files), pieces[1])
                 files = [file for file, piece in enumerate(owner) if piece == pieces[0]]
             try:
-                parts, arrays = self._read(step, files, left_out, note)
+                if opened.is_vtkhdf(step):
+                    parts, arrays = self._read_vtkhdf(step, pieces, left_out, note)
+                else:
+                    parts, arrays = self._read(step, files, left_out, note)
             except zazen.Error as failed:
                 error = failed
             except Exception as failed:
@@ -277,6 +301,7 @@ class Reader(VTKPythonAlgorithmBase):
         self._add_arrays(arrays for _, arrays in every)
         self._compare(every)
         if not note["kept"]:
+            self._blank_what_others_have(step, parts, [arrays for _, arrays in every])
             size = sum(part.bytes for part in parts.values())
             self._kept.put(key, parts, size)
         note["seconds"] = time.perf_counter() - begun
@@ -298,23 +323,50 @@ class Reader(VTKPythonAlgorithmBase):
         plan = opened.plan(step)
         for at, file in enumerate(files):
             shown = opened.steps[step].files[file]
-            frame = frames[at] if frames is not None else None
-            path = frame.path if frame is not None else None
             began = time.perf_counter()
-            parts[file] = read_part(path or opened.path_of(step, file), shown, left_out)
+            if opened.in_hdfs:
+                with frames[at] if frames is not None else opened.fetch(step, file) as memory:
+                    parts[file] = read_part(memory.path, shown, left_out)
+                    length = memory.length
+                source = "local" if plan.is_local[file] else "remote"
+            else:
+                frame = frames[at] if frames is not None else None
+                path = frame.path if frame is not None else None
+                parts[file] = read_part(path or opened.path_of(step, file), shown, left_out)
+                length = frame.length if frame is not None else max(opened.steps[step].bytes[file], 0)
+                from_store = frame is None or frame.source in ("backing", "direct")
+                source = "store" if from_store else "local" if plan.is_local[file] else "remote"
             reads.append(time.perf_counter() - began)
             arrays[shown] = parts[file].arrays
-            length = frame.length if frame is not None else max(opened.steps[step].bytes[file], 0)
-            source = frame.source if frame is not None else "direct"
-            if source in ("backing", "direct"):
-                sources["store"] += length
-            else:
-                sources["local" if plan.is_local[file] else "remote"] += length
+            sources[source] += length
         note |= {"files": len(files), "ahead": ahead, "wait_s": waited, "reads_s": reads} | {
             f"{name}_bytes": count for name, count in sources.items()
         }
         note["remote_files"] = sum(not plan.is_local[file] for file in files)
         return parts, arrays
+
+    def _read_vtkhdf(
+        self, step: int, pieces: tuple[int, int], left_out: LeftOut, note: dict[str, Any]
+    ) -> tuple[dict[int, Any], dict[str, Arrays]]:
+        """This rank's piece of a file that holds all of them. The file lies in one place, so nothing is matched."""
+        opened, begin = self.visualization, time.perf_counter()
+        shown = opened.steps[step].files[0]
+        piece = pieces if pieces[1] > 1 else (opened.comm.rank, opened.comm.size)
+        moment = opened.times[step] if len(opened.times) > 1 and shown in opened.path else None
+        part = read_vtkhdf(opened.path_of(step, 0), shown, moment, piece, left_out)
+        seconds = time.perf_counter() - begin
+        note |= {"files": 1, "ahead": False, "wait_s": 0.0, "reads_s": [seconds], "remote_files": 0}
+        note |= {"local_bytes": 0, "remote_bytes": 0, "store_bytes": part.bytes}
+        return {0: part}, {f"{shown} (rank {piece[0]})": part.arrays}
+
+    def _blank_what_others_have(self, step: int, parts: dict[int, Any], arrays: list[Arrays]) -> None:
+        """Structured pieces with ghost layers, where no file says which cells these are."""
+        covered = self.visualization.steps[step].covered
+        if not covered or any(GHOSTS in each.cell for each in arrays):
+            return
+        for file, part in parts.items():
+            if str(file) in covered:
+                part.data = blank(part.data, covered[str(file)])
 
     def _left_out(self) -> LeftOut:
         def names(selection: vtkDataArraySelection) -> frozenset[str]:
@@ -344,7 +396,9 @@ class Reader(VTKPythonAlgorithmBase):
                     )
                 loaded = {components: file for file, components in sorted(found.items()) if components}
                 if len(loaded) > 1:
-                    has = " and ".join(f"{count} components in {file}" for count, file in sorted(loaded.items()))
+                    has = " and ".join(
+                        f"{count} components in {file}" for count, file in sorted(loaded.items())
+                    )
                     self._warn_once(f"array {name!r} ({kind} data) has {has}; filters may refuse it")
 
     def _warn_once(self, words: str) -> None:
@@ -369,15 +423,18 @@ class Reader(VTKPythonAlgorithmBase):
     # The output.
 
     def _fill(self, output: Any, step: Any, parts: dict[int, Any]) -> None:
+        if step.field_data is not None:
+            field_data_of(step.field_data, output)
         if self._output == "collection":
-            leaves: list[tuple[str | None, Any]] = []
+            leaves: list[tuple[str | None, list[Any]]] = []
             _leaves(step.tree, None, parts, leaves)
             output.SetNumberOfPartitionedDataSets(len(leaves))
-            for at, (name, data) in enumerate(leaves):
+            for at, (name, pieces) in enumerate(leaves):
                 partition = vtkPartitionedDataSet()
-                partition.SetNumberOfPartitions(1)
-                if data is not None:
-                    partition.SetPartition(0, data)
+                partition.SetNumberOfPartitions(len(pieces))
+                for piece, data in enumerate(pieces):
+                    if data is not None:
+                        partition.SetPartition(piece, data)
                 output.SetPartitionedDataSet(at, partition)
                 if name is not None:
                     output.GetMetaData(at).Set(vtkCompositeDataSet.NAME(), name)
@@ -400,7 +457,7 @@ def _data_of(tree: Any, parts: dict[int, Any]) -> Any:
         return None
     if "file" in tree:
         part = parts.get(tree["file"])
-        return None if part is None else part.data
+        return None if part is None else _as_block(part.data)
     if "blocks" in tree:
         inner = vtkMultiBlockDataSet()
         _grow(inner, tree["blocks"], parts)
@@ -414,12 +471,44 @@ def _data_of(tree: Any, parts: dict[int, Any]) -> Any:
     return pieces
 
 
-def _leaves(tree: Any, name: str | None, parts: dict[int, Any], into: list[tuple[str | None, Any]]) -> None:
-    """The leaves of a tree in its order, each with the names on the way to it."""
-    if tree == "empty" or "file" in tree:
-        part = None if tree == "empty" else parts.get(tree["file"])
-        into.append((name, None if part is None else part.data))
+def _as_block(data: Any) -> Any:
+    """What a vtkMultiBlockDataSet takes: a file may hold partitions, which it refuses."""
+    if data.IsA("vtkPartitionedDataSet") and not data.IsA("vtkMultiPieceDataSet"):
+        pieces = vtkMultiPieceDataSet()
+        pieces.SetNumberOfPieces(data.GetNumberOfPartitions())
+        for at in range(data.GetNumberOfPartitions()):
+            pieces.SetPiece(at, data.GetPartitionAsDataObject(at))
+        return pieces
+    if data.IsA("vtkPartitionedDataSetCollection"):
+        block = vtkMultiBlockDataSet()
+        block.SetNumberOfBlocks(data.GetNumberOfPartitionedDataSets())
+        for at in range(data.GetNumberOfPartitionedDataSets()):
+            block.SetBlock(at, _as_block(data.GetPartitionedDataSet(at)))
+            if data.HasMetaData(at) and (name := data.GetMetaData(at).Get(vtkCompositeDataSet.NAME())):
+                block.GetMetaData(at).Set(vtkCompositeDataSet.NAME(), name)
+        return block
+    return data
+
+
+def _leaves(
+    tree: Any, name: str | None, parts: dict[int, Any], into: list[tuple[str | None, list[Any]]]
+) -> None:
+    """The leaves of a tree in its order, each with the names on the way to it. Pieces of one whole are one leaf."""
+
+    def data(leaf: Any) -> list[Any]:
+        part = None if leaf == "empty" else parts.get(leaf["file"])
+        return [None] if part is None else leaves_of(part.data) or [None]
+
+    def is_leaf(node: Any) -> bool:
+        return node == "empty" or "file" in node
+
+    if is_leaf(tree):
+        into.append((name, data(tree)))
         return
-    for at, (inner, child) in enumerate(tree.get("blocks") or tree.get("pieces") or []):
-        label = inner or str(at)
+    children = tree.get("blocks") or tree.get("pieces") or []
+    if "pieces" in tree and all(is_leaf(child) for _, child in children):
+        into.append((name, [each for _, child in children for each in data(child)]))
+        return
+    for at, (inner, child) in enumerate(children):
+        label = inner or (str(at) if name is not None or "blocks" in child else None)
         _leaves(child, label if name is None else f"{name}/{label}", parts, into)
