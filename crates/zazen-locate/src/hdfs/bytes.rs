@@ -88,12 +88,11 @@ impl Hdfs {
         let mut excluded: Vec<String> = Vec::new();
         let mut last = None;
         while excluded.len() < TRIES_MAX {
-            let redirect = match self.data_node(file, "OPEN", &excluded) {
+            let (node, url) = match self.data_node(file, "OPEN", &excluded) {
                 Ok(redirect) => redirect,
                 // What the data nodes said tells more than that no other is left.
                 Err(error) => return Err(last.unwrap_or(error)),
             };
-            let (node, url) = redirect;
             let failed = |why: String| self.failed(file, &format!("data node {node}"), why);
             match self.copy(&url, into) {
                 Ok(got) if bytes.is_none_or(|bytes| bytes == got) => return Ok(got),

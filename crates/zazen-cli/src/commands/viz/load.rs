@@ -52,11 +52,8 @@ pub(super) fn run(arguments: &Load) -> Result<()> {
     let mut files: BTreeSet<String> = opened.place.steps.iter().flatten().cloned().collect();
     for index in &opened.index_files {
         let path = folder.join(index);
-        if let Some(beneath) = path.strip_prefix(&directory).ok().and_then(|beneath| beneath.to_str()) {
-            if path.exists() {
-                files.insert(beneath.to_owned());
-            }
-        }
+        let beneath = path.strip_prefix(&directory).ok().and_then(|beneath| beneath.to_str());
+        files.extend(beneath.filter(|_| path.exists()).map(str::to_owned));
     }
     let files: Vec<String> = files.into_iter().collect();
     let mut hdfs = Hdfs::of_environment(HdfsUrl::parse(&arguments.url)?);
