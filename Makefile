@@ -46,7 +46,7 @@ test: install test-rust test-python
 
 test-rust: prerequisites
 	@$(STEP) "test 1 of 3" "building and running the Rust tests" 305 \
-	  sh -c "cargo test $(TESTED) --locked && cargo test --package zazen-vopr --locked"
+	  sh -c "cargo test $(TESTED) --locked --no-fail-fast; all=$$?; cargo test --package zazen-vopr --locked && exit $$all"
 
 test-python: install $(VENV)/.requirements-viz
 	@$(STEP) "test 2 of 3" "running the Python, C and MPI tests" 315 \
@@ -76,7 +76,7 @@ bench: prerequisites
 ## make bench-data  trajectories (ROWS="xtc-frame rmsf" for some), files through fsspec, samples through PyTorch, explain
 bench-data: install
 	$(BIN)/python bench/data/bench_data.py $(ROWS)
-	set -e; for rows in files_cold_warm torch_epochs explain_cost; do $(BIN)/python bench/data/$$rows.py; done
+	set -e; for rows in index_cost random_access files_cold_warm torch_epochs explain_cost; do $(BIN)/python bench/data/$$rows.py; done
 
 ## make bench-zazen  the Zazen paper's evaluation, run again (root; FIGURES="fig4 fig7" for some)
 bench-zazen: install $(VENV)/.requirements-bench
@@ -91,10 +91,10 @@ bench-namespace: install $(VENV)/.requirements-bench
 	cargo build --release --locked -p zazen-namespace-client --example rates
 	$(BIN)/python bench/papers/fusionfs/run.py $(FIGURES)
 
-## make bench-sim  the simulator: the FusionFS job to two million nodes, its costs and its page
-bench-sim: prerequisites
+## make bench-sim  the simulator at two million nodes: costs, pages, the paper's curve, real daemons (PARTS="cost")
+bench-sim: install
 	cargo build --release --locked -p zazen-cli
-	$(PYTHON) bench/sim/bench_sim.py
+	$(BIN)/python bench/sim/bench_sim.py $(PARTS)
 
 ## make bench-viz  VisIO's evaluation: remote shares, and read rates over HDFS (root; FIGURES="share" for some)
 bench-viz: install $(VENV)/.requirements-bench $(VENV)/.requirements-viz
