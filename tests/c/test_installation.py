@@ -178,4 +178,5 @@ def test_random_access_from_fortran(prefix, dataset, tmp_path):
     assert [line.split()[1] for line in frames] == ["9", "3", "9", "0"]
     assert all(f" bytes {FRAME_BYTES} " in line for line in frames)
     assert words["statuses"] == "0 T F T T"
+    assert words["paths"] == str(FRAMES) and words["whole"] == f"files {FRAMES}"
     assert words["remaining"] == str(FRAMES) and words["ascends"] == f"T taken {FRAMES}"

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use zazen_call::Caller;
 use zazen_core::Credentials;
 use zazen_namespace::operation::{
-    Answer, At, Entry, Grant, Lock, LockWanted, Mode, Open, Operation, Release,
+    Answer, At, COPIES_WANTED, Entry, Grant, Lock, LockWanted, Mode, Open, Operation, Release,
 };
 use zazen_namespace::service::{Answered, Ask};
 use zazen_namespace::{Attributes, Errno, Incarnation, InodeId, Kind, NodeNo};
@@ -47,16 +47,8 @@ struct Asked {
     leads: bool,
     /// When the call came.
     since_ns: i64,
-    /// What it means for copies of files.
-    copies: Option<OfCopies>,
-}
-
-/// What an operation means for copies of files.
-enum OfCopies {
-    /// It makes files in this directory.
-    In(InodeId),
-    /// It sets how many this inode wants.
-    Of(InodeId),
+    /// The inode of which it sets how many nodes shall have it.
+    wishes: Option<InodeId>,
 }
 
 /// The inodes that an operation names by their numbers.
@@ -194,8 +186,8 @@ impl NamespaceNode {
                         _ => None,
                     };
                     let (credentials_of, mode) = (credentials.clone(), mode_of(&operation));
-                    let copies = copies_of(&operation);
-                    kept.push(Asked { credentials: credentials_of, mode, lock, leads, since_ns, copies });
+                    let wishes = wishes_of(&operation);
+                    kept.push(Asked { credentials: credentials_of, mode, lock, leads, since_ns, wishes });
                     routed.push((credentials, operation));
                     answers.push(None);
                 }
@@ -275,7 +267,7 @@ impl NamespaceNode {
             | Operation::Copied(_)
             | Operation::TakeOver(_) => return Err(Errno::EPERM),
             Operation::SetXattr(set)
-                if set.name.as_bytes() == copies::WANTED
+                if set.name.as_bytes() == COPIES_WANTED
                     && set.value.as_deref().is_some_and(|value| copies::parse(value).is_none()) =>
             {
                 return Err(Errno::EINVAL);
@@ -310,6 +302,14 @@ impl NamespaceNode {
             _ => {}
         }
         let leads = !vouches && self.vet_inodes(caller, session, &mut operation)?;
+        // The wish is part of the operation: a file is never made without it.
+        match &mut operation {
+            Operation::Create(create) if create.kind == Kind::File => {
+                create.copies = self.wanted_of_new(create.directory)?;
+            }
+            Operation::CreateMany(many) => many.copies = self.wanted_of_new(many.directory)?,
+            _ => {}
+        }
         Ok((credentials, operation, leads))
     }
 
@@ -355,10 +355,8 @@ impl NamespaceNode {
         if asked.leads {
             inodes_in(&answer).into_iter().for_each(|id| session.learn(id));
         }
-        match asked.copies {
-            Some(OfCopies::In(directory)) => self.mark_copies(directory, &made_by(&answer)),
-            Some(OfCopies::Of(id)) if answer == Answer::Done => self.note_wanted(id),
-            _ => {}
+        if let Some(id) = asked.wishes.filter(|_| answer == Answer::Done) {
+            self.note_wanted(id);
         }
         if let Some((key, wanted, all)) = asked.lock {
             let late = Answer::refused(Errno::ETIMEDOUT);
@@ -635,11 +633,10 @@ impl NamespaceNode {
     }
 }
 
-fn copies_of(operation: &Operation) -> Option<OfCopies> {
+/// The inode of which the operation sets how many nodes shall have it.
+fn wishes_of(operation: &Operation) -> Option<InodeId> {
     match operation {
-        Operation::Create(create) if create.kind == Kind::File => Some(OfCopies::In(create.directory)),
-        Operation::CreateMany(many) => Some(OfCopies::In(many.directory)),
-        Operation::SetXattr(set) if set.name.as_bytes() == copies::WANTED => Some(OfCopies::Of(set.id)),
+        Operation::SetXattr(set) if set.name.as_bytes() == COPIES_WANTED => Some(set.id),
         _ => None,
     }
 }
@@ -647,18 +644,6 @@ fn copies_of(operation: &Operation) -> Option<OfCopies> {
 /// Where a file's bytes are: the holder, and the generation.
 fn place_of(attributes: &Attributes) -> Option<(NodeNo, u64)> {
     attributes.place.as_ref().map(|place| (place.holder, place.generation))
-}
-
-/// The files that an operation that makes files has made.
-fn made_by(answer: &Answer) -> Vec<InodeId> {
-    match answer {
-        Answer::Grant(grant) if grant.created => vec![grant.attributes.id],
-        Answer::Entry(entry) => vec![entry.id],
-        Answer::Created(many) => {
-            many.results.iter().filter(|made| made.1.is_none()).map(|made| made.0).collect()
-        }
-        _ => Vec::new(),
-    }
 }
 
 /// How an operation opens a file.

@@ -274,6 +274,7 @@ impl World<'_> {
                 target: Vec::new(),
                 open: None,
                 exclusive: true,
+                copies: 0,
             })
         } else {
             self.running -= 1;

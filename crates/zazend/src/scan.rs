@@ -87,12 +87,23 @@ impl Scan {
     /// Begins a scan of `set`; also how many of it are cached now. The caller has looked for the
     /// dataset's layout; if it can't be had, its frames tell.
     pub fn begin(node: &Arc<Node>, opened: &Arc<Opened>, caller: &Caller, set: &RunSet) -> (Scan, u64) {
+        Scan::begin_noting(node, opened, caller, set, Arc::default())
+    }
+
+    /// As [`Scan::begin`]; `notes` takes the reasons why frames are not handed out from the cache.
+    pub fn begin_noting(
+        node: &Arc<Node>,
+        opened: &Arc<Opened>,
+        caller: &Caller,
+        set: &RunSet,
+        notes: Arc<Notes>,
+    ) -> (Scan, u64) {
         let series = opened.series();
         let guard = node.store.scan(&series);
         let (native, alien) = node.store.holdings(&series);
         let cached = set.intersection(&native).union(&set.intersection(&alien));
         let missing = set.difference(&cached);
-        let notes = Arc::new(Notes::begin(node, &series, &missing));
+        notes.more(node, &series, &missing);
         let misses = Misses::new(node, opened, caller, missing, notes.clone());
         let count = cached.len();
         let cursor = Cursor { order: HandOut::new(cached), at: PageCursor::default() };

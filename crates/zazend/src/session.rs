@@ -1,5 +1,6 @@
 //! What connections hold: opened datasets and scans, by handle; released with the connection.
 
+use crate::notes::Notes;
 use crate::opened::Opened;
 use crate::scan::Scan;
 use crate::shares::Share;
@@ -18,6 +19,8 @@ pub struct Session {
     opened: HashMap<u32, Arc<Opened>>,
     by_path: HashMap<(String, Option<String>), u32>,
     scans: HashMap<u32, (Arc<Scan>, Share)>,
+    /// Why frames were not cached that were read by random access, by the dataset's handle.
+    read_notes: HashMap<u32, Arc<Notes>>,
     /// One for each dataset that is open.
     shares: Vec<Share>,
     next: u32,
@@ -55,6 +58,7 @@ impl Session {
     /// Forgets an opened dataset; scans of it go on. One that isn't open is as good as closed.
     pub fn close_opened(&mut self, handle: u32) {
         if self.opened.remove(&handle).is_some() {
+            self.read_notes.remove(&handle);
             self.by_path.retain(|_, known| *known != handle);
             self.shares.pop();
         }
@@ -68,6 +72,20 @@ impl Session {
                 format!("dataset handle {handle} is not open on this connection; open the dataset first"),
             )
         })
+    }
+
+    /// What takes the reasons of frames that are read by random access to an opened dataset. Those of
+    /// more than [`SCANS_MAX`] datasets are not kept.
+    pub fn read_notes(&mut self, handle: u32) -> Arc<Notes> {
+        if self.read_notes.len() >= SCANS_MAX && !self.read_notes.contains_key(&handle) {
+            return Arc::default();
+        }
+        self.read_notes.entry(handle).or_default().clone()
+    }
+
+    /// The same, which begins anew.
+    pub fn take_read_notes(&mut self, handle: u32) -> Arc<Notes> {
+        self.read_notes.remove(&handle).unwrap_or_default()
     }
 
     /// Keeps a scan.
@@ -125,6 +143,16 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn notes_of_random_access_are_bounded() {
+        let mut session = Session::default();
+        let kept: Vec<_> = (0..2 * SCANS_MAX as u32).map(|handle| session.read_notes(handle)).collect();
+        assert_eq!(session.read_notes.len(), SCANS_MAX);
+        assert!(Arc::ptr_eq(&session.read_notes(0), &kept[0]));
+        session.take_read_notes(0);
+        assert_eq!(session.read_notes.len(), SCANS_MAX - 1, "the daemon forgets what it told");
+    }
 
     #[test]
     fn a_closed_handle_gives_back_its_share_once() {

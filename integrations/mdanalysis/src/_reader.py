@@ -64,6 +64,7 @@ class ZazenReader(base.ReaderBase):
     units: dict[str, Any] = {"time": "ps", "length": "Angstrom"}  # noqa: RUF012 (MDAnalysis's declaration)
 
     _source: Source | H5mdSource | None = None
+    _known: Any = None
     _announced = False
 
     @staticmethod
@@ -123,7 +124,9 @@ class ZazenReader(base.ReaderBase):
     def _opened(self) -> Source | H5mdSource:
         if self._source is None:
             kind = H5mdSource if is_h5md(self._path) and "pattern" not in self._open_options else Source
-            self._source = kind(self._path, self._open_options)
+            self._source = kind(self._path, self._open_options, self._known)
+            # Whoever opens it again, here or unpickled elsewhere, must not read another file's frames.
+            self._known = self._source.known
         return self._source
 
     def _read_error(self, frame: int, error: Exception) -> ReadError:

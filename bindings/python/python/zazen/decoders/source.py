@@ -20,8 +20,14 @@ _ENDINGS = {"nc": "ncdf"}
 class Source:
     """An opened trajectory. Not for several threads at a time."""
 
-    def __init__(self, path: str, open_options: dict[str, Any]) -> None:
-        self.dataset = zazen.open(path, **open_options)
+    def __init__(self, path: str, open_options: dict[str, Any], known: Any = None) -> None:
+        """``known``: what ``known`` of an earlier source of the same trajectory gave. Raises StaleError if that was
+        replaced, cut or rewritten since."""
+        if known is None:
+            self.dataset = zazen.open(path, **open_options)
+        else:
+            opened, arguments = known
+            self.dataset = opened(*arguments)
         self._numbers = Numbers(self.dataset.extent())
         #: "xtc", "trr", "dcd", "ncdf", or an ending that others may know; None if there is none.
         self.format: str | None = None
@@ -52,6 +58,11 @@ class Source:
 
     def __len__(self) -> int:
         return len(self._numbers)
+
+    @property
+    def known(self) -> Any:
+        """What another source, perhaps in another process, needs to open the same trajectory."""
+        return self.dataset.__reduce__()
 
     def read(self, index: int) -> memoryview:
         """The bytes of the frame. A loop with steps of equal length is read ahead.
