@@ -13,9 +13,10 @@ import warnings
 import pytest
 import zazen
 import zazen.testing
+from cutter import Cutter
+
 from conftest import Testbed
 from conftest import frame_bytes as file_bytes
-from cutter import Cutter
 
 FRAMES = 700
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import zazen
 import zazen.testing
-from conftest import slices, write
 from test_frames import WAYS, frames_of, opened
+
+from conftest import slices, write
 
 
 def good_frames(dataset: zazen.Dataset) -> tuple[dict[int, bytes], list[zazen.Error]]:

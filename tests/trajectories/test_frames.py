@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import zazen
 import zazen.testing
+
 from conftest import slices, write
 
 WAYS = ["daemon", "direct"]

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import zazen
 import zazen.testing
-from conftest import slices, write
 from test_frames import frames_of, opened
+
+from conftest import slices, write
 
 
 def bytes_of(path: Path, count: int) -> bytes:

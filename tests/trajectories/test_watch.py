@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 import zazen
 import zazen.testing
-from conftest import slices, write
 from test_frames import frames_of
+
+from conftest import slices, write
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ import pytest
 import wire
 import zazen
 import zazen.testing
+
 from conftest import SECONDS_MAX, read_frames, write_frames
 
 FORGED = b"forged"

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 import zazen
 import zazen.testing
-from conftest import read_frames, write_frames
 from launching import wait_for
 from wire import Raw
+
+from conftest import read_frames, write_frames
 
 SIZE = 140_000
 

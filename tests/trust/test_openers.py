@@ -14,6 +14,7 @@ import threading
 
 import pytest
 import zazen
+
 from conftest import read_frames, write_frames
 
 SECRET = b"token = 'do-not-tell'\n"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import zazen
 import zazen.testing
+
 from conftest import read_frames, write_frames
 
 SIZE = 140_000
