@@ -15,8 +15,8 @@ Rows, each with its peer measured turn by turn in the same run:
                  dealt out in equal parts, over read from the nodes' disks through Zazen. All nodes are on this
                  machine, so that is what links and disks allow; the goal is at least 0.95
 
-Printed: median and (smallest … largest) of the ratios of the turns, and the times behind them. It needs an idle
-machine; the load average is printed with the figures.
+Printed: median and (smallest … largest) of the ratios of the turns, and the times behind them. It
+needs an idle machine; the load average is printed with the figures.
 """
 
 from __future__ import annotations

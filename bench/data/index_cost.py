@@ -5,10 +5,11 @@
     .venv/bin/python bench/data/index_cost.py --bytes 2e9   a larger trajectory
     .venv/bin/python bench/data/index_cost.py --json        the same for programs
 
-The pass: `zazen index` of an XTC that is not in memory and has no index yet, beside `cat` of the same file, turn by
-turn; the file leaves the page cache before each. Opening: an XTC of a million frames of unequal lengths whose index
-exists; a new process opens it and reads a frame in its middle. Printed: time and memory beyond those of a process that
-does the same with an XTC of 100 frames, and the index's bytes a frame.
+The pass: `zazen index` of an XTC that is not in memory and has no index yet, beside `cat` of the
+same file, turn by turn; the file leaves the page cache before each. Opening: an XTC of a million
+frames of unequal lengths whose index exists; a new process opens it and reads a frame in its
+middle. Printed: time and memory beyond those of a process that does the same with an XTC of 100
+frames, and the index's bytes a frame.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Any frame at once: `read_many` of small frames that are cached, and `d[n]`, beside opening the frames' files.
+"""Any frame at once: `read_many` of small frames that are cached, and `d[n]`, beside opening the
+frames' files.
 
     .venv/bin/python bench/data/random_access.py            a table
     .venv/bin/python bench/data/random_access.py --json     the same for programs
 
-One process, bound to one core, reads frames in random order from its node's daemon, which holds them all: by
-`read_many` with 1,000 numbers a call, and one by one. Beside it, turn by turn, the same process opens, reads and
-closes the files of the same frames. Printed: frames per second of each.
+One process, bound to one core, reads frames in random order from its node's daemon, which holds
+them all: by `read_many` with 1,000 numbers a call, and one by one. Beside it, turn by turn, the
+same process opens, reads and closes the files of the same frames. Printed: frames per second of
+each.
 """
 
 from __future__ import annotations

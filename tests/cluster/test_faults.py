@@ -7,6 +7,7 @@ import time
 
 import pytest
 import zazen
+
 from conftest import frame_bytes, write_frame
 
 ROUNDS = 6

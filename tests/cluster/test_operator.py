@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from conftest import FRAME_BYTES, FRAMES, frame_bytes, frame_name, write_frame
 
 

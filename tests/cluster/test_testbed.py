@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import FRAMES, Testbed
 from launching import mpiexec
+
+from conftest import FRAMES, Testbed
 
 
 def hosts(testbed) -> dict:

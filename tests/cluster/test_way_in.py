@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 import zazen
+
 from conftest import FRAMES, Tool, frame_bytes, frame_name, write_frame
 
 COMMANDS = ("status", "explain", "push", "load", "testbed", "completions", "man")

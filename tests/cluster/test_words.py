@@ -9,6 +9,7 @@ import time
 
 import pytest
 import zazen
+
 from conftest import FRAMES, write_frame
 
 

@@ -109,7 +109,8 @@ def analyse(launch, bed, path, slow_rank=-1, seconds=0.0):
 
 
 def check_waterfall(rows, told):
-    """Each rank's parts add up to what the rank measured itself, within 5 % (0.1 s for short ones)."""
+    """Each rank's parts add up to what the rank measured itself, within 5 % (0.1 s for short
+    ones)."""
     assert [rank["rank"] for rank in told["ranks"]] == list(range(RANKS)), told
     for row, rank in zip(rows, told["ranks"], strict=True):
         parts = sum(rank["spent_s"].values())
@@ -136,7 +137,8 @@ def test_never_pushed(launch, bed):
     bed.zazen("load", path)
     again = analyse(launch, bed, path)
     assert "never pushed" not in [finding["what"] for finding in again["findings"]], again
-    # What it says one would gain is an upper bound of what was gained, on a machine as busy as this.
+    # What it says one would gain is an upper bound of what was gained, on a machine as busy as
+    # this.
     assert again["wall_s"] < told["wall_s"]
 
 
@@ -235,7 +237,8 @@ reader.close()
 
 
 def test_blocks_from_other_nodes(bed):
-    """Most blocks of a cold file have their homes on other nodes, which read them from the store."""
+    """Most blocks of a cold file have their homes on other nodes, which read them from the
+    store."""
     folder = bed.dataset(frames=0)
     (folder / "field.raw").write_bytes(bytes(8 << 20))
     # Until then its times may not tell of a change, and nothing is kept.

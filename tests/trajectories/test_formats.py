@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import zazen
 import zazen.testing
-from conftest import slices, write
 from test_frames import WAYS, check, frames_of, opened
+
+from conftest import slices, write
 
 
 def positions(path: Path) -> list[np.ndarray]:

@@ -1,4 +1,5 @@
-"""Trajectories that grow: cached frames stay, new ones come, rewritten ones are never handed out."""
+"""Trajectories that grow: cached frames stay, new ones come, rewritten ones are never handed
+out."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ from pathlib import Path
 import pytest
 import zazen
 import zazen.testing
-from conftest import slices, write
 from test_frames import frames_of, opened
+
+from conftest import slices, write
 
 
 def bytes_of(path: Path, count: int) -> bytes:

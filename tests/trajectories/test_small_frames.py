@@ -1,4 +1,5 @@
-"""Small frames of a trajectory come in blocks, also while the file grows and when it is rewritten."""
+"""Small frames of a trajectory come in blocks, also while the file grows and when it is
+rewritten."""
 
 from __future__ import annotations
 
@@ -7,8 +8,9 @@ from pathlib import Path
 
 import zazen
 import zazen.testing
-from conftest import slices, write
 from test_frames import frames_of, opened
+
+from conftest import slices, write
 
 
 def test_cold_frames_are_those_of_the_file(daemon: zazen.testing.Daemon) -> None:

@@ -6,8 +6,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from conftest import read_frames, write_frames
 from wire import EVICT, FRAMES, PIN, SCAN_OPEN, Raw, Refused, record
+
+from conftest import read_frames, write_frames
 
 MIB = 1 << 20
 

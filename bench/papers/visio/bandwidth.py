@@ -1,7 +1,9 @@
-"""Read bandwidth over a real HDFS on shaped links: stock split, by index, VisIO's strategy, and the optimum.
+"""Read bandwidth over a real HDFS on shaped links: stock split, by index, VisIO's strategy, and the
+optimum.
 
-A name node and four data nodes in network namespaces; ranks on the first N of them. Two data sets: many small files and
-few large ones. Then two jobs at once, and the next step fetched while one is rendered.
+A name node and four data nodes in network namespaces; ranks on the first N of them. Two data sets:
+many small files and few large ones. Then two jobs at once, and the next step fetched while one is
+rendered.
 """
 
 from __future__ import annotations

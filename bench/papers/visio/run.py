@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""VisIO's evaluation (IPDPS'11), run again: remote shares, read bandwidth over HDFS, two jobs, prefetching.
+"""VisIO's evaluation (IPDPS'11), run again: remote shares, read bandwidth over HDFS, two jobs,
+prefetching.
 
     make bench-viz                                   # everything; HDFS as root, after scripts/install-hadoop.sh
     make bench-viz FIGURES="share"                   # some
     .venv/bin/python bench/papers/visio/run.py --page    # the page again, without measuring
 
-Each figure prints its table and writes OUT/<figure>.json; OUT/index.html shows all that have been measured.
+Each figure prints its table and writes OUT/<figure>.json; OUT/index.html shows all that have been
+measured.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Which share of the files each strategy reads remotely, and how long the matching takes.
 
-N nodes with a rank each; F files with r replicas on nodes drawn at random, as HDFS places them. All strategies get the
-same placements, so that their differences are paired. The shares depend on the seed, not on the machine.
+N nodes with a rank each; F files with r replicas on nodes drawn at random, as HDFS places them. All
+strategies get the same placements, so that their differences are paired. The shares depend on the
+seed, not on the machine.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ LARGE = (1024, 10_240, 3, 20)
 
 
 def shares(ranks: int, files: int, replicas: int, placements: int) -> tuple[dict[str, list[float]], int]:
-    """By strategy, the remote share of each placement in percent; how often "optimal" missed its bound."""
+    """By strategy, the remote share of each placement in percent; how often "optimal" missed its
+    bound."""
     draw, missed = random.Random(SEED), 0
     found: dict[str, list[float]] = {strategy: [] for strategy in STRATEGIES}
     for placement in range(placements):

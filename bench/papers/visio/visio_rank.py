@@ -1,8 +1,8 @@
 """A rank of the bench: shows all steps of data sets in HDFS by several strategies, in turns.
 
-python visio_rank.py JOB    JOB is JSON: "indexes", "strategies", "repeats", "render_s" (0: none), "ahead".
-Rank 0 prints JSON: by index and strategy, the samples: seconds, bytes, remote bytes of all ranks and of the rank with
-most, and the seconds of each rank's steps.
+python visio_rank.py JOB    JOB is JSON: "indexes", "strategies", "repeats", "render_s" (0: none),
+"ahead". Rank 0 prints JSON: by index and strategy, the samples: seconds, bytes, remote bytes of all
+ranks and of the rank with most, and the seconds of each rank's steps.
 """
 
 import json
@@ -18,7 +18,8 @@ COMM = MPI.COMM_WORLD
 
 
 def render(block, seconds):
-    """Contours, again and again for so long: VTK holds Python's lock meanwhile, as when it renders."""
+    """Contours, again and again for so long: VTK holds Python's lock meanwhile, as when it
+    renders."""
     until = time.perf_counter() + seconds
     contour = vtkContourFilter()
     contour.SetInputData(block)

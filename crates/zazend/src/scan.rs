@@ -136,8 +136,8 @@ impl Scan {
         Ok(batch.into_reply())
     }
 
-    /// The whole scan, of `frames` frames, in one reply, as far as it fits: for a call of random access. Empty exactly
-    /// when everything has been handed out.
+    /// The whole scan, of `frames` frames, in one reply, as far as it fits: for a call of random
+    /// access. Empty exactly when everything has been handed out.
     pub fn all(&self, node: &Arc<Node>, frames: u64, bytes_max: u64) -> Reply {
         let begun = Instant::now();
         let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
@@ -381,8 +381,8 @@ impl Scan {
     /// rights have opened, or of another source with the same number.
     fn hand_out_another(&self, node: &Node, number: u64, batch: &mut Batch) -> Result<()> {
         let opened = &self.opened;
-        // It may be newer: a push, or the copy of somebody who asked later. Only the source as it is
-        // now tells.
+        // It may be newer: a push, or the copy of somebody who asked later. Only the source as it
+        // is now tells.
         let source = opened.source(number)?;
         let file = opened.open_source(&source, number)?;
         let proof = Proof { source: source.clone(), stat: file.stat(), at_ns: now_ns() };

@@ -16,13 +16,12 @@ pub const SCANS_MAX: usize = 64;
 /// What one connection holds.
 #[derive(Default)]
 pub struct Session {
-    opened: HashMap<u32, Arc<Opened>>,
+    /// Each with its user's share of what may be open.
+    opened: HashMap<u32, (Arc<Opened>, Share)>,
     by_path: HashMap<(String, Option<String>), u32>,
     scans: HashMap<u32, (Arc<Scan>, Share)>,
     /// Why frames were not cached that were read by random access, by the dataset's handle.
     read_notes: HashMap<u32, Arc<Notes>>,
-    /// One for each dataset that is open.
-    shares: Vec<Share>,
     next: u32,
 }
 
@@ -36,8 +35,10 @@ impl Session {
         share: impl FnOnce() -> Result<Share>,
     ) -> Result<u32> {
         let key = (path.to_owned(), opened.pattern.clone());
-        if let Some(handle) = self.by_path.get(&key).copied() {
-            self.opened.insert(handle, opened);
+        if let Some(handle) = self.by_path.get(&key).copied()
+            && let Some((known, _)) = self.opened.get_mut(&handle)
+        {
+            *known = opened;
             return Ok(handle);
         }
         if self.opened.len() >= OPENED_MAX {
@@ -48,10 +49,10 @@ impl Session {
                 ),
             ));
         }
-        self.shares.push(share()?);
+        let share = share()?;
         self.next += 1;
         self.by_path.insert(key, self.next);
-        self.opened.insert(self.next, opened);
+        self.opened.insert(self.next, (opened, share));
         Ok(self.next)
     }
 
@@ -60,13 +61,12 @@ impl Session {
         if self.opened.remove(&handle).is_some() {
             self.read_notes.remove(&handle);
             self.by_path.retain(|_, known| *known != handle);
-            self.shares.pop();
         }
     }
 
     /// The dataset behind `handle`.
     pub fn opened(&self, handle: u32) -> Result<Arc<Opened>> {
-        self.opened.get(&handle).cloned().ok_or_else(|| {
+        self.opened.get(&handle).map(|(opened, _)| opened.clone()).ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidArgument,
                 format!("dataset handle {handle} is not open on this connection; open the dataset first"),
@@ -74,8 +74,8 @@ impl Session {
         })
     }
 
-    /// What takes the reasons of frames that are read by random access to an opened dataset. Those of
-    /// more than [`SCANS_MAX`] datasets are not kept.
+    /// What takes the reasons of frames that are read by random access to an opened dataset. Those
+    /// of more than [`SCANS_MAX`] datasets are not kept.
     pub fn read_notes(&mut self, handle: u32) -> Arc<Notes> {
         if self.read_notes.len() >= SCANS_MAX && !self.read_notes.contains_key(&handle) {
             return Arc::default();
@@ -152,12 +152,5 @@ mod tests {
         assert!(Arc::ptr_eq(&session.read_notes(0), &kept[0]));
         session.take_read_notes(0);
         assert_eq!(session.read_notes.len(), SCANS_MAX - 1, "the daemon forgets what it told");
-    }
-
-    #[test]
-    fn a_closed_handle_gives_back_its_share_once() {
-        let mut session = Session::default();
-        session.close_opened(1);
-        assert!(session.opened(1).is_err() && session.shares.is_empty());
     }
 }

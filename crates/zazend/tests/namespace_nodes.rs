@@ -254,8 +254,8 @@ fn kill_9_at_two_replicas_loses_no_acknowledged_change() {
     assert_eq!(read(&back, &made[0]).unwrap(), made[0].as_bytes());
 }
 
-/// A daemon that was stopped for longer than its lease has lost its partitions, and begins a new life.
-/// Its programs see no error, and what they have open stays open.
+/// A daemon that was stopped for longer than its lease has lost its partitions, and begins a new
+/// life. Its programs see no error, and what they have open stays open.
 #[test]
 fn a_pause_longer_than_the_lease_is_no_error_to_programs() {
     let cluster = Cluster::with(3, &["--namespace-replicas", "2"]);

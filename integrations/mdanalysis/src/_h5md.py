@@ -1,9 +1,9 @@
 """H5MD: a frame lies in chunks of an HDF5 file, which may be compressed and apart.
 
-So a frame is no byte range of the file, and the nodes keep blocks of the file instead (``zazen.blocks``). HDF5 and
-MDAnalysis's own reader decode what the blocks hold, so Timesteps are theirs, bit for bit. Which blocks a frame needs is
-known from the file's own index of chunks: so frames are read ahead, and each rank reads the frames whose blocks its
-node holds.
+So a frame is no byte range of the file, and the nodes keep blocks of the file instead
+(``zazen.blocks``). HDF5 and MDAnalysis's own reader decode what the blocks hold, so Timesteps are
+theirs, bit for bit. Which blocks a frame needs is known from the file's own index of chunks: so
+frames are read ahead, and each rank reads the frames whose blocks its node holds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def is_h5md(path: str) -> bool:
 
 
 class BlockFile(io.RawIOBase):
-    """A file over a `BlockReader`, for h5py. HDF5 replaces an error by one of its own, so it is kept here."""
+    """A file over a `BlockReader`, for h5py. HDF5 replaces an error by one of its own, so it is
+    kept here."""
 
     def __init__(self, reader: BlockReader) -> None:
         self._reader, self._at = reader, 0
@@ -78,8 +79,8 @@ class BlockFile(io.RawIOBase):
 
 
 class H5mdSource:
-    """An opened H5MD file. Not for several threads at a time. Offers what ``zazen.decoders.Source`` does, but for
-    the bytes of a frame."""
+    """An opened H5MD file. Not for several threads at a time. Offers what ``zazen.decoders.Source``
+    does, but for the bytes of a frame."""
 
     format = "h5md"
 
@@ -150,8 +151,8 @@ class H5mdSource:
         return self._raw.error or error
 
     def prepare(self, index: int) -> None:
-        """Brings the frame's blocks into memory; a loop with steps of equal length is read ahead. Raises CorruptError
-        for a frame that was never written."""
+        """Brings the frame's blocks into memory; a loop with steps of equal length is read ahead.
+        Raises CorruptError for a frame that was never written."""
         ranges = self._ranges(index)
         if not self._came_ahead(index):
             self._reader.keep(ranges)
@@ -201,8 +202,9 @@ class H5mdSource:
         return [one for data in self._data for one in _places(data, index)] if index < self._length else []
 
     def owners(self, frames: np.ndarray, comm: Any) -> np.ndarray:
-        """The rank of ``comm`` that reads each frame: the one whose node holds most of the frame's bytes. What no node
-        holds is dealt out in stretches that level the ranks' numbers of frames. Collective."""
+        """The rank of ``comm`` that reads each frame: the one whose node holds most of the frame's
+        bytes. What no node holds is dealt out in stretches that level the ranks' numbers of frames.
+        Collective."""
         of_block = np.asarray(self._reader.owners(comm))
         told: tuple[str, Any] = ("", None)
         if comm.rank == 0:
@@ -319,7 +321,8 @@ def _never_written(data: Any, index: int) -> zazen.CorruptError:
 
 
 def _level(ranks: np.ndarray, size: int) -> np.ndarray:
-    """Deals out what has no owner (-1), in stretches, so that the ranks' numbers of frames are level."""
+    """Deals out what has no owner (-1), in stretches, so that the ranks' numbers of frames are
+    level."""
     counts = np.bincount(ranks[ranks >= 0], minlength=size)
     free = np.flatnonzero(ranks < 0)
     # The lowest level that takes all of them.

@@ -1,4 +1,5 @@
-"""A rank of test_mpi.py: whatever fails on one rank raises on all of them, and nobody waits for ever.
+"""A rank of test_mpi.py: whatever fails on one rank raises on all of them, and nobody waits for
+ever.
 
 mpiexec -n 3 python mpi_failures.py TOPOLOGY TRAJECTORY
 """

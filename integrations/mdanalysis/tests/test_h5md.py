@@ -1,5 +1,5 @@
-"""H5MD through blocks of its file: equal to MDAnalysis's own reader for every layout that HDF5 has, and what is
-wrong with a file is told."""
+"""H5MD through blocks of its file: equal to MDAnalysis's own reader for every layout that HDF5 has,
+and what is wrong with a file is told."""
 
 import pickle
 import shutil
@@ -134,7 +134,8 @@ def test_what_is_wrong_is_told(backing, node):
         assert seen == list(range(bad)) and np.isfinite(universe.trajectory[bad - 1].positions).all()
         with pytest.raises(zazen.mdanalysis.ReadError, match=words):
             universe.trajectory[bad]
-    # The file is replaced while it is open: all frames are of the version that was opened, or an error says so.
+    # The file is replaced while it is open: all frames are of the version that was opened, or an
+    # error says so.
     long = write(backing / "long.h5md", frames=300, written=300, **LAYOUTS["a chunk a frame"])
     universe = universe_of(f"zazen:{long}", **options)
     write(backing / "other.h5md", frames=300, written=300, **LAYOUTS["contiguous"]).rename(long)

@@ -1,4 +1,5 @@
-"""Every Timestep equals that of MDAnalysis's own reader, bit for bit; and what else users do with a reader."""
+"""Every Timestep equals that of MDAnalysis's own reader, bit for bit; and what else users do with a
+reader."""
 
 import pickle
 import shutil

@@ -21,8 +21,8 @@ class Source:
     """An opened trajectory. Not for several threads at a time."""
 
     def __init__(self, path: str, open_options: dict[str, Any], known: Any = None) -> None:
-        """``known``: what ``known`` of an earlier source of the same trajectory gave. Raises StaleError if that was
-        replaced, cut or rewritten since."""
+        """``known``: what ``known`` of an earlier source of the same trajectory gave. Raises
+        StaleError if that was replaced, cut or rewritten since."""
         if known is None:
             self.dataset = zazen.open(path, **open_options)
         else:
@@ -67,8 +67,8 @@ class Source:
     def read(self, index: int) -> memoryview:
         """The bytes of the frame. A loop with steps of equal length is read ahead.
 
-        ``came_from`` is then "native", "alien", "backing" or "direct", as in ``Frame.source``, and ``length`` its
-        length in bytes.
+        ``came_from`` is then "native", "alien", "backing" or "direct", as in ``Frame.source``, and
+        ``length`` its length in bytes.
         """
         frame = self._read_ahead(index)
         if frame is None:
@@ -99,7 +99,8 @@ class Source:
         return self.dataset.read_many([self._numbers[index] for index in indices], on_error="return")
 
     def frame_decoder(self) -> FrameDecoder:
-        """A decoder of these frames. Raises CorruptError if frame 0 is damaged, KeyError for other formats."""
+        """A decoder of these frames. Raises CorruptError if frame 0 is damaged, KeyError for other
+        formats."""
         return FrameDecoder(self)
 
     def announce(self, frames: np.ndarray) -> None:
@@ -153,7 +154,8 @@ def contained(numbers: np.ndarray, among: zazen.RunSet) -> np.ndarray:
 
 
 class FrameDecoder:
-    """A decoder of a source's frames, also of those that are whole files. It has no reference to the source."""
+    """A decoder of a source's frames, also of those that are whole files. It has no reference to
+    the source."""
 
     def __init__(self, source: Source) -> None:
         assert source.format is not None
