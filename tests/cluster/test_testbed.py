@@ -131,7 +131,7 @@ def test_a_rank_that_cannot_start_ends_the_job(testbed, tool):
     waits = [sys.executable, "-c", "from mpi4py import MPI"]
     rank = [tool.program, "testbed", "exec", "--dir", testbed.folder, "--"]
     command = [mpiexec(), "-n", "1", *rank, *waits, ":", "-n", "1", *rank, "/nowhere/program"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ended.returncode != 0
     assert "this rank did not start" in ended.stderr
     assert "/nowhere/program" in ended.stderr
@@ -148,14 +148,15 @@ from mpi4py import MPI
 def test_a_rank_that_ends_before_mpi_begins_ends_the_job(testbed, tool):
     """The other rank waits for it in MPI_Init, and mpiexec would wait for both."""
     run = [tool.program, "testbed", "run", "--dir", testbed.folder, "-n", "2", "--", sys.executable, "-c"]
-    ended = subprocess.run([*run, EARLY], capture_output=True, text=True, timeout=60)
+    asked = {"timeout": 300, "env": {**tool.environment, "ZAZEN_MPIEXEC": mpiexec()}}
+    ended = subprocess.run([*run, EARLY], capture_output=True, text=True, **asked)
     assert ended.returncode != 0
     assert "no module named data" in ended.stderr
     assert "rank 1 ended before MPI_Init (exit status: 1), so the job ends" in ended.stderr
     # What MPI programs end with stays as it is.
     after = "import sys\nfrom mpi4py import MPI\nassert MPI.COMM_WORLD.allreduce(1) == 2\nsys.exit(5)"
-    assert subprocess.run([*run, after], capture_output=True, timeout=120).returncode == 5
-    assert subprocess.run([*run, "pass"], capture_output=True, timeout=120).returncode == 0
+    assert subprocess.run([*run, after], capture_output=True, **asked).returncode == 5
+    assert subprocess.run([*run, "pass"], capture_output=True, **asked).returncode == 0
 
 
 def network_excuse() -> str | None:

@@ -223,7 +223,7 @@ def test_frames_read_one_by_one(bed):
         causes[cause["cause"]] += cause["frames"]
     elsewhere = FRAMES // 2 - rank["local_frames"]
     assert causes == {"never pushed": FRAMES // 2, "another rank's share": elsewhere}, told
-    assert abs(sum(rank["spent_s"].values()) - took) <= max(0.05 * took, 0.1), (took, rank)
+    assert abs(sum(rank["spent_s"].values()) - took) <= max(0.05 * took, 0.5), (took, rank)
     assert first(told) == "never pushed"
 
 

@@ -27,13 +27,13 @@ def test_a_rank_without_mpi_ends_the_job(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     command = [binary("mpiexec"), "-n", "2", sys.executable, program, PAPERS / "zazen"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ended.returncode != 0
     assert "mpi4py" in ended.stderr
 
 
 def test_a_command_that_takes_too_long_tells_what_it_said():
-    with pytest.raises(BenchError, match="longer than 3 s:\nrank 3: no such file"):
-        call(["sh", "-c", "echo rank 3: no such file >&2; exec sleep 60"], timeout=3)
+    with pytest.raises(BenchError, match="longer than 10 s:\nrank 3: no such file"):
+        call(["sh", "-c", "echo rank 3: no such file >&2; exec sleep 60"], timeout=10)
     with pytest.raises(BenchError, match="it said nothing"):
         call(["sleep", "60"], timeout=1)
