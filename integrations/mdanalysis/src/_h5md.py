@@ -119,7 +119,7 @@ class H5mdSource:
             for data in self._data:
                 if data.is_virtual or data.external:
                     raise _elsewhere(data.name, path)
-            _check_steps(group, path)
+            _check_steps(group, _observables(self.file, path), path)
             self._length = len(self._data[0])
             frame_bytes = sum(end - start for start, end in self._ranges(0))
         except zazen.UnsupportedError:
@@ -267,7 +267,7 @@ def _places(data: Any, index: int) -> list[tuple[int, int]]:
 def _of_this_file(group: Any, name: str, path: str) -> Any:
     """The object of this name. Raises UnsupportedError if it is a link to another file."""
     if isinstance(group.get(name, getlink=True), h5py.ExternalLink):
-        raise _elsewhere(f"{group.name}/{name}", path)
+        raise _elsewhere(f"{group.name.rstrip('/')}/{name}", path)
     return group[name]
 
 
@@ -281,9 +281,32 @@ def _elsewhere(name: str, path: str) -> zazen.UnsupportedError:
     )
 
 
-def _check_steps(group: Any, path: str) -> None:
+def _observables(file: Any, path: str) -> list[tuple[str, Any]]:
+    """The groups whose values MDAnalysis puts into ``ts.data``: those of observables, or a level below."""
+    if file.get("observables", getlink=True) is None:
+        return []
+    found = _groups_in(_of_this_file(file, "observables", path), path)
+    deeper = [group for group in found if group.get("value", getlink=True) is None]
+    elements = [group for group in found if group not in deeper]
+    for group in deeper:
+        elements += _groups_in(group, path)
+    for element in elements:
+        if element.get("value", getlink=True) is not None:
+            data = _of_this_file(element, "value", path)
+            if isinstance(data, h5py.Dataset) and (data.is_virtual or data.external):
+                raise _elsewhere(data.name, path)
+    return [(element.name.lstrip("/"), element) for element in elements]
+
+
+def _groups_in(group: Any, path: str) -> list[Any]:
+    inner = [_of_this_file(group, name, path) for name in group]
+    return [one for one in inner if isinstance(one, h5py.Group)]
+
+
+def _check_steps(group: Any, observables: list[tuple[str, Any]], path: str) -> None:
     """Raises UnsupportedError unless all that MDAnalysis reads by the number of the frame was written at the same
-    steps: H5MD may write a box, velocities or forces less often than positions, and then row n is not frame n."""
+    steps: H5MD may write a box, velocities, forces or observables less often than positions, and then row n is not
+    frame n."""
     if isinstance(group.get("box/edges"), h5py.Dataset):
         raise zazen.UnsupportedError(
             errno.ENOTSUP,
@@ -292,10 +315,10 @@ def _check_steps(group: Any, path: str) -> None:
             path,
         )
     first: tuple[str, Any, int] | None = None
-    for name in (*_PER_FRAME, "box/edges"):
-        if name not in group or not isinstance(group[name], h5py.Group) or "value" not in group[name]:
+    elements = [(name, group[name]) for name in (*_PER_FRAME, "box/edges") if name in group]
+    for name, element in elements + observables:
+        if not isinstance(element, h5py.Group) or not isinstance(element.get("value"), h5py.Dataset):
             continue
-        element = group[name]
         rows = len(element["value"])
         step = element["step"] if "step" in element and element["step"].shape == (rows,) else None
         if first is None:

@@ -189,6 +189,22 @@ def test_what_no_number_of_a_frame_names_is_refused(tmp_path):
         layout[:] = h5py.VirtualSource(tmp_path / "whole.h5md", "particles/all/position/value", layout.shape)
         group.create_virtual_dataset("position/value", layout)
 
+    def observable(file, name, every=1):
+        element = file.create_group(f"observables/{name}")
+        element["step"] = np.arange(FRAMES)[::every] * 10
+        element["value"] = np.arange(FRAMES, dtype="f8")[::every]
+
+    def every_second_observable(name):
+        return lambda group: observable(group.file, name, every=2)
+
+    def linked_observable(name):
+        def change(group):
+            group.file[f"observables/{name}/value"] = h5py.ExternalLink(
+                "whole.h5md", "observables/energy/value"
+            )
+
+        return change
+
     write(tmp_path / "whole.h5md", **LAYOUTS["contiguous"])
     check(
         changed("half.h5md", every_second_box),
@@ -196,8 +212,16 @@ def test_what_no_number_of_a_frame_names_is_refused(tmp_path):
     )
     check(changed("fixed.h5md", fixed_box), "box is the same for all frames")
     check(changed("steps.h5md", other_steps), "velocity was not written at the steps of position")
+    for name in ("energy", "solute/energy"):
+        steps = every_second_observable(name)
+        check(changed("half.h5md", steps), f"observables/{name} was not written .* position .12 and 23")
+        check(changed("linked.h5md", linked_observable(name)), f"observables/{name}/value lies in other")
     for name, change in (("external", in_another_file), ("linked", linked), ("virtual", virtual)):
         check(changed(f"{name}.h5md", change), "position/value lies in other files")
+    # Observables of the same steps are read, also one group deeper.
+    path = changed("observed.h5md", lambda group: [observable(group.file, name) for name in ("a", "b/c")])
+    last = universe_of(f"zazen:{path}", **options).trajectory[FRAMES - 1]
+    assert (last.data["a"], last.data["b/c"]) == (FRAMES - 1, FRAMES - 1)
     # Of several groups the first is read, as MDAnalysis does it.
     path = changed("two.h5md", lambda group: group.parent.create_group("zeta"))
     compare(universe_of(f"zazen:{path}", **options), universe_of(str(path)))
