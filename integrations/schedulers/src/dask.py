@@ -11,11 +11,13 @@ Needs ``distributed`` (``pip install 'zazen[schedulers]'``).
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import zazen
 from zazen import namespace
 from zazen.schedulers import holders, most_held
 
@@ -49,15 +51,23 @@ def map_files(
     """Runs `function` on each input, on a worker of the node that holds it; futures in the order of `inputs`.
 
     An input is a path, or several paths, which `function` gets as they are; of several the node counts that holds most.
-    ``strict``: never elsewhere, even if other workers are idle. ``mount`` and ``of`` as for `zazen.schedulers.holders`.
+    ``strict``: never elsewhere, even if other workers are idle; raises UnavailableError, and submits nothing, if that
+    node has no worker. What no node holds runs anywhere. ``mount`` and ``of`` as for `zazen.schedulers.holders`.
     """
     given = [[one] if isinstance(one, str | os.PathLike) else list(one) for one in inputs]
     tasks = [[os.fspath(path) for path in paths] for paths in given]
     held = holders(dict.fromkeys(path for task in tasks for path in task), mount=mount, of=of)
     workers = workers_of_nodes(client)
+    nodes = [most_held(task, held) for task in tasks]
+    for task, node in zip(tasks, nodes, strict=True):
+        if strict and node is not None and node not in workers:
+            raise zazen.UnavailableError(
+                errno.EHOSTUNREACH,
+                f"node {node}, which holds most of {', '.join(task[:3])}, has no worker",
+                task[0],
+            )
     futures = []
-    for task in tasks:
-        node = most_held(task, held)
+    for task, node in zip(tasks, nodes, strict=True):
         beside = workers.get(node, []) if node is not None else []
         where = {"workers": beside, "allow_other_workers": not strict} if beside else {}
         # Files move and change, so the same call later is another task.
@@ -71,5 +81,5 @@ def map_files(
 def _own_node() -> str | None:
     try:
         return namespace.Namespace().status().get("name")
-    except OSError:
+    except (OSError, zazen.Error):
         return None

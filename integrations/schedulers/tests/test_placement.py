@@ -122,6 +122,11 @@ def test_dask_workers_get_their_nodes_files(nodes, files):
         assert results == [((path,), sockets[node]) for path, node in files.items()]
         pair = ["/job/d/f0", "/job/d/f2", "/job/d/f1"]
         assert client.gather(map_files(client, where, [pair], **options)) == [(tuple(pair), sockets["n0"])]
+        # A worker whose daemon does not answer is of no node.
+        client.run(beside, "/nowhere/socket", workers=[addresses[1]])
+        assert workers_of_nodes(client) == {"n0": [addresses[0]]}
+        with pytest.raises(zazen.UnavailableError, match="node n1, which holds most of /job/d/f1"):
+            map_files(client, where, files, **options)
 
 
 def thread(*paths):
