@@ -46,7 +46,7 @@ test: install test-rust test-python
 
 test-rust: prerequisites
 	@$(STEP) "test 1 of 3" "building and running the Rust tests" 305 \
-	  sh -c "cargo test $(TESTED) --locked --no-fail-fast; all=$$?; cargo test --package zazen-vopr --locked && exit $$all"
+	  sh -c 'cargo test $(TESTED) --locked --no-fail-fast; all=$$?; cargo test --package zazen-vopr --locked && exit $$all'
 
 test-python: install $(VENV)/.requirements-viz
 	@$(STEP) "test 2 of 3" "running the Python, C and MPI tests" 315 \

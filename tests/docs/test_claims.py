@@ -25,7 +25,7 @@ PAGES = sorted(
     for path in (ROOT / folder).glob("*.md")
 )
 # Flags that only programs of other names have; each page that names one says whose it is.
-OTHER_FLAGS = {"--lose", "--rate", "--root", "--pjdfstest"}
+OTHER_FLAGS = {"--lose", "--nodelist", "--rate", "--root", "--pjdfstest", "--symmetric"}
 
 
 @functools.cache

@@ -162,7 +162,7 @@ impl Log {
                 }));
                 builder.basis.traced += file.traced.len() as u64;
                 for counted in &file.counted {
-                    builder.room(counted.count)?;
+                    builder.room((ops.len() as u64).saturating_add(counted.count))?;
                     spread(counted, file.file, 0..counted.count, counted.busy_s, &mut ops);
                     builder.basis.synthesised += counted.count;
                 }
@@ -171,7 +171,7 @@ impl Log {
                 for counted in &file.counted {
                     let ranks = u64::from(self.header.ranks);
                     let share = share(counted.count, u64::from(rank), ranks);
-                    builder.room(share.end - share.start)?;
+                    builder.room((ops.len() as u64).saturating_add(share.end - share.start))?;
                     builder.basis.synthesised += share.end - share.start;
                     spread(counted, file.file, share, counted.busy_s / ranks as f64, &mut ops);
                 }
@@ -259,7 +259,7 @@ impl Builder {
 
     /// `TooLarge` if so many more operations are more than are replayed.
     fn room(&self, more: u64) -> Result<()> {
-        if self.program.steps.len() as u64 + more <= 2 * OPS_MAX as u64 {
+        if (self.program.steps.len() as u64).saturating_add(more) <= 2 * OPS_MAX as u64 {
             return Ok(());
         }
         let why = format!("log: more than {OPS_MAX} operations of ranks that differ; replay a shorter job");

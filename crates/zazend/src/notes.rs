@@ -116,6 +116,9 @@ impl Notes {
 
     /// Frame `number` went while the scan was under way.
     pub fn add_gone(&self, node: &Node, series: &RelPath, number: u64) {
+        if self.inner().is_full {
+            return;
+        }
         let removed = node.store.removals().last_of(series, number);
         match removed {
             Some(removal) if !self.inner().has(number) => self.inner().add_removed(removal),

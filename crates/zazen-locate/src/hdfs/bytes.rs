@@ -7,7 +7,8 @@
 use super::{ANSWER_BYTES_MAX, AT_ONCE, Hdfs, each};
 use serde::Deserialize;
 use std::fs::File;
-use std::io::{self, Seek, Write};
+use std::io::{self, Read, Seek, Write};
+use std::net::ToSocketAddrs;
 use std::path::Path;
 use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
@@ -94,7 +95,7 @@ impl Hdfs {
                 Err(error) => return Err(last.unwrap_or(error)),
             };
             let failed = |why: String| self.failed(file, &format!("data node {node}"), why);
-            match self.copy(&url, into) {
+            match self.copy(&url, bytes, into) {
                 Ok(got) if bytes.is_none_or(|bytes| bytes == got) => return Ok(got),
                 Ok(got) => {
                     last = Some(failed(format!("gave {got} bytes of {}", bytes.unwrap_or_default())));
@@ -135,10 +136,7 @@ impl Hdfs {
         let mut url = self.address(file, operation) + "&noredirect=true";
         if !excluded.is_empty() {
             // By host alone: with a port, it would have to be that of HDFS's own protocol.
-            let hosts: Vec<&str> = excluded
-                .iter()
-                .map(|node| node.rsplit_once(':').map_or(node.as_str(), |(host, _)| host))
-                .collect();
+            let hosts: Vec<String> = excluded.iter().map(|node| known_host(node)).collect();
             url += &format!("&excludedatanodes={}", hosts.join(","));
         }
         let method =
@@ -162,14 +160,21 @@ impl Hdfs {
         Ok((node, redirect.location))
     }
 
-    fn copy(&self, url: &str, mut into: &mut dyn Sink) -> std::result::Result<u64, String> {
+    /// Copies what a data node gives, and one byte more than the file has at most.
+    fn copy(
+        &self,
+        url: &str,
+        bytes: Option<u64>,
+        mut into: &mut dyn Sink,
+    ) -> std::result::Result<u64, String> {
         let reply = self.data_agent.get(url).call().map_err(|error| error.to_string())?;
         match reply.status().as_u16() {
             200 => {}
             status => return Err(refusal(status, reply)),
         }
         into.restart().map_err(|error| error.to_string())?;
-        let bytes = io::copy(&mut reply.into_body().into_reader(), &mut into);
+        let bytes_max = bytes.map_or(u64::MAX, |bytes| bytes.saturating_add(1));
+        let bytes = io::copy(&mut reply.into_body().into_reader().take(bytes_max), &mut into);
         bytes.and_then(|bytes| into.flush().map(|()| bytes)).map_err(|error| error.to_string())
     }
 
@@ -182,4 +187,13 @@ impl Hdfs {
 fn refusal(status: u16, mut reply: ureq::http::Response<ureq::Body>) -> String {
     let body = reply.body_mut().with_config().limit(1 << 16).read_to_string().unwrap_or_default();
     format!("HTTP status {status}: {}", body.chars().take(300).collect::<String>())
+}
+
+/// The host of `host:port` as a name node looks it up: by its address. A name that does not resolve
+/// stays a name.
+fn known_host(node: &str) -> String {
+    let host = node.rsplit_once(':').map_or(node, |(host, _)| host);
+    let address =
+        (host.trim_matches(['[', ']']), 0).to_socket_addrs().ok().and_then(|mut found| found.next());
+    address.map_or_else(|| host.to_owned(), |address| address.ip().to_string())
 }
