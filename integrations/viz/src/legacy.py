@@ -26,6 +26,8 @@ _SECTION = re.compile(
 )
 #: Values of a tuple, by keyword.
 _PER_TUPLE = {"VECTORS": 3, "NORMALS": 3, "TENSORS": 9, "TENSORS6": 6, "GLOBAL_IDS": 1, "PEDIGREE_IDS": 1}
+#: Keywords whose second word is the type of the values.
+_TYPED = {"SCALARS", *_PER_TUPLE}
 #: Of larger binary files VTK notices what is missing; a smaller one may end before its first numbers.
 _SMALL_BYTES = 1 << 16
 #: What each kind of data set can't be without.
@@ -52,6 +54,8 @@ class _Sections:
     #: From "CELLS n size" of newer files, whose numbers follow in two sections.
     cells: tuple[int, int] = (0, 0)
     components: int = 1
+    #: Whether the last array is one of strings, which may be empty.
+    strings: bool = False
 
     def take(self, keyword: str, words: list[bytes]) -> int:
         """The numbers that follow a keyword."""
@@ -119,10 +123,15 @@ def _why_cut(text: mmap.mmap, begin: int, binary: bool) -> str | None:
     for found in _SECTION.finditer(text, begin):
         if found[1] is not None:
             keyword = found[1].decode().upper()
-            announced = sections.take(keyword, found[2].split())
+            words = found[2].split()
+            announced = sections.take(keyword, words)
+            # SCALARS may name its lookup table before its values.
+            kept = keyword == "LOOKUP_TABLE" and sections.last == "SCALARS" and sections.strings
+            sections.strings = kept or (keyword in _TYPED and b"string" in words[1:2])
         else:
             keyword = found[3].decode(errors="replace")
             announced = int(found[4]) * int(found[5])
+            sections.strings = found[6].lower() == b"string"
         sections.seen.add(keyword)
         sections.last, sections.announced, sections.last_end = keyword, announced, found.end()
     if not sections.dataset:
@@ -134,7 +143,7 @@ def _why_cut(text: mmap.mmap, begin: int, binary: bool) -> str | None:
         return None
     rest = text[sections.last_end :]
     given = len(rest.split())
-    if given < sections.announced:
+    if given < sections.announced and not sections.strings:
         return f"{sections.last} announces {sections.announced} numbers, {given} follow"
     if sections.announced and not rest[-1:].isspace():
         # Whoever cut it may have cut this number too.

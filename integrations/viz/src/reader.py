@@ -375,7 +375,8 @@ class Reader(VTKPythonAlgorithmBase):
                 selection.GetArrayName(at) for at in range(count) if not selection.GetArraySetting(at)
             )
 
-        return LeftOut(names(self._point), names(self._cell))
+        # Without their marks, cells that several blocks have would show twice.
+        return LeftOut(names(self._point) - {GHOSTS}, names(self._cell) - {GHOSTS})
 
     def _compare(self, blocks: list[tuple[str, Arrays]]) -> None:
         """Warns once of arrays that some blocks lack, or have with another number of components."""
@@ -385,6 +386,8 @@ class Reader(VTKPythonAlgorithmBase):
             for file, arrays in blocks:
                 for name, components in getattr(arrays, kind).items():
                     by_name.setdefault(name, {})[file] = components
+            # Blocks without ghost cells may lack their marks.
+            by_name.pop(GHOSTS, None)
             for name, found in sorted(by_name.items()):
                 if len(found) < len(blocks):
                     lacking = next(file for file, _ in blocks if file not in found)

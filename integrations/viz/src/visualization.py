@@ -135,8 +135,10 @@ class Visualization:
                 f"strategy is {strategy!r}; give one of {', '.join(STRATEGIES)}"
             )
         self.comm = world() if comm is None else comm
-        self.strategy, self.path = strategy, os.fspath(path)
-        index = self._of_rank_0(lambda: self._read_index(self.path))
+        self.strategy = strategy
+        index = self._of_rank_0(lambda: {**self._read_index(os.fspath(path)), "path": os.fspath(path)})
+        #: The index that rank 0 opened: what the ranks do together must not depend on each one's own words.
+        self.path: str = index["path"]
         self.directory: str = index["directory"]
         #: Whether the files are in HDFS, and not in a directory of this machine.
         self.in_hdfs = self.directory.startswith("hdfs://")
@@ -307,6 +309,10 @@ class Visualization:
         """If the index is itself a VTKHDF file, its steps are those that ``find`` says (collective)."""
         if not self.path.lower().endswith(".vtkhdf") or self.steps[0].trouble is not None:
             return
+        if self.in_hdfs:
+            raise _zazen.UnsupportedError(
+                f"{self.path}: a VTKHDF file in HDFS cannot be an index; copy it into a directory that all ranks see"
+            )
         times = self._of_rank_0(lambda: find(self.path_of(0, 0)))
         if times:
             self.steps = [replace(self.steps[0], time=time) for time in times]

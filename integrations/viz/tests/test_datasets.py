@@ -203,7 +203,27 @@ def test_each_cell_of_structured_pieces_is_shown_once(backing, levels, marked):
             writer.SetFileName(str(file))
             writer.SetInputData(data)
             assert writer.Write()
-    assert own_cells(zazen.viz.Reader(index).update()) == whole
+    reader = zazen.viz.Reader(index)
+    assert own_cells(reader.update()) == whole
+    # Also if all arrays are switched off.
+    reader.GetCellArraySelection().DisableAllArrays()
+    reader.GetPointArraySelection().DisableAllArrays()
+    assert own_cells(reader.update()) == whole
+
+
+def test_a_legacy_file_of_text_may_end_with_empty_strings(backing):
+    data, names = block("image", (0, 0, 0), (1, 1, 1), 4, 0.1), vtkStringArray()
+    names.SetName("names")
+    for point in range(data.GetNumberOfPoints()):
+        names.InsertNextValue("abc" if point == 0 else "")
+    data.GetPointData().AddArray(names)
+    writer, path = vtkIOLegacy.vtkGenericDataObjectWriter(), backing / "dump0.vtk"
+    writer.SetFileName(str(path))
+    writer.SetInputData(data)
+    assert writer.Write()
+    assert path.read_text().endswith("\n\n")
+    (ours,) = leaves(zazen.viz.Reader(backing / "dump{n}.vtk").update())
+    assert ours.GetPointData().GetAbstractArray("names").GetValue(0) == "abc"
 
 
 @pytest.mark.parametrize("mode", [1, 2])
