@@ -53,18 +53,19 @@ impl NamespaceNode {
         let mut place = lock(&handle.place);
         // After a change of the map, another node may be the holder.
         let epoch = self.map().epoch.0;
-        if handle.asked_in.swap(epoch, Ordering::Relaxed) != epoch
+        if handle.asked_in.load(Ordering::Relaxed) != epoch
             && let Some((holder, _)) = *place
             && holder != me
         {
             let now = self.attributes(handle.id)?.place.map(|now| (now.holder, now.generation));
             if now != *place && handle.wrote.load(Ordering::Relaxed) {
                 // And so next time: the old holder may still have the bytes, which are nobody's.
-                handle.asked_in.store(0, Ordering::Relaxed);
                 return Err(Errno::EIO);
             }
             *place = now;
         }
+        // Only now: if the metadata did not answer, it is asked again before the next access.
+        handle.asked_in.store(epoch, Ordering::Relaxed);
         if place.is_none() {
             let attributes = self.attributes(handle.id)?;
             match attributes.place {
@@ -210,11 +211,20 @@ impl NamespaceNode {
         })
     }
 
-    /// Reads from a node that has a copy of the file as it is.
+    /// Reads from the holder, if another node became it, or from one with a copy of the file as it is.
     fn read_copy(&self, handle: &Handle, offset: u64, bytes: usize) -> Result<Vec<u8>, Errno> {
         let (me, _) = self.joined_soon()?;
         let attributes = self.attributes(handle.id)?;
-        let place = attributes.place.filter(|place| !place.writing).ok_or(Errno::EIO)?;
+        let place = attributes.place.ok_or(Errno::EIO)?;
+        // A node that takes over from a lost one does not change the map.
+        if Self::follow(handle, (place.holder, place.generation))
+            && let Ok(got) = self.read_at_place(handle, offset, bytes, Tries::One)
+        {
+            return Ok(got);
+        }
+        if place.writing {
+            return Err(Errno::EIO);
+        }
         let name = ObjectName { id: handle.id, generation: place.generation };
         let expected = attributes.bytes.saturating_sub(offset).min(bytes as u64);
         for copy in place.copies {
@@ -232,6 +242,17 @@ impl NamespaceNode {
             }
         }
         Err(Errno::EIO)
+    }
+
+    /// Lets a handle that has written nothing go to where the bytes are now. Whether that is another
+    /// place than before.
+    fn follow(handle: &Handle, now: (NodeNo, u64)) -> bool {
+        let mut place = lock(&handle.place);
+        let follows = *place != Some(now) && !handle.wrote.load(Ordering::Relaxed);
+        if follows {
+            *place = Some(now);
+        }
+        follows
     }
 
     /// A holder whose disk lost the end of a file must not make it shorter.

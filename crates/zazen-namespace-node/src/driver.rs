@@ -213,7 +213,10 @@ impl Driver {
     /// Waits until the disk has all that was asked of it.
     pub(crate) fn settle(&self) {
         let (done, wait) = channel();
-        if let Some(disk) = &*lock(&self.disk) {
+        {
+            let disk = lock(&self.disk);
+            // Stopped: nobody would ever answer.
+            let Some(disk) = &*disk else { return };
             disk.snapshots.send(Job::Barrier(done.clone())).ok();
             disk.others.send(Job::Barrier(done)).ok();
         }

@@ -6,10 +6,12 @@ use crate::driver::wall_ns;
 use crate::handles::{Handle, LockKey, Session, lock};
 use crate::node::NamespaceNode;
 use crate::objects::{self, ObjectName};
-use crate::route::{Routed, root};
+use crate::route::{PATIENCE, Routed, root};
+use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 use zazen_call::Caller;
 use zazen_core::Credentials;
 use zazen_namespace::operation::{
@@ -141,6 +143,7 @@ impl NamespaceNode {
         let mut asks = asks.into_iter().peekable();
         let mut listings = LISTINGS_BYTES_MAX;
         let mut names = 0;
+        let mut failed = HashMap::new();
         // In portions: the engine serves others, too, between them.
         while asks.peek().is_some() {
             let mut portion = Vec::new();
@@ -161,12 +164,18 @@ impl NamespaceNode {
                 answers.extend(portion.iter().map(|_| refused()));
                 continue;
             }
-            answers.extend(self.ask_portion(caller, session, portion));
+            answers.extend(self.ask_portion(caller, session, portion, &mut failed));
         }
         answers
     }
 
-    fn ask_portion(&self, caller: &Caller, session: &Arc<Session>, asks: Vec<Ask>) -> Vec<Answered> {
+    fn ask_portion(
+        &self,
+        caller: &Caller,
+        session: &Arc<Session>,
+        asks: Vec<Ask>,
+        failed: &mut HashMap<InodeId, Errno>,
+    ) -> Vec<Answered> {
         let Ok((_, life)) = self.joined_soon() else {
             let unknown = || Answered { answer: Answer::refused(Errno::ETIMEDOUT), handle: 0 };
             return asks.iter().map(|_| unknown()).collect();
@@ -176,7 +185,7 @@ impl NamespaceNode {
         let mut routed = Vec::with_capacity(asks.len());
         let mut kept = Vec::with_capacity(asks.len());
         for ask in asks {
-            match self.vet(caller, session, ask, life) {
+            match self.vet(caller, session, ask, life, failed) {
                 Ok((credentials, operation, leads)) => {
                     let lock = match &operation {
                         Operation::Lock(lock) => {
@@ -239,6 +248,19 @@ impl NamespaceNode {
         Ok(true)
     }
 
+    /// What a new file of the directory shall say of its copies. A failure is remembered for the rest
+    /// of the call: each takes as long as an operation may take, and a call makes many files.
+    fn wanted_once(&self, directory: InodeId, failed: &mut HashMap<InodeId, Errno>) -> Result<u8, Errno> {
+        if let Some(errno) = failed.get(&directory) {
+            return Err(*errno);
+        }
+        let wanted = self.wanted_of_new(directory);
+        if let Err(errno) = wanted {
+            failed.insert(directory, errno);
+        }
+        wanted
+    }
+
     /// What may be asked, and for whom.
     fn vet(
         &self,
@@ -246,6 +268,7 @@ impl NamespaceNode {
         session: &Session,
         ask: Ask,
         life: Incarnation,
+        failed: &mut HashMap<InodeId, Errno>,
     ) -> Result<(Credentials, Operation, bool), Errno> {
         let vouches = self.vouches(caller);
         let credentials = match ask.credentials {
@@ -305,9 +328,9 @@ impl NamespaceNode {
         // The wish is part of the operation: a file is never made without it.
         match &mut operation {
             Operation::Create(create) if create.kind == Kind::File => {
-                create.copies = self.wanted_of_new(create.directory)?;
+                create.copies = self.wanted_once(create.directory, failed)?;
             }
-            Operation::CreateMany(many) => many.copies = self.wanted_of_new(many.directory)?,
+            Operation::CreateMany(many) => many.copies = self.wanted_once(many.directory, failed)?,
             _ => {}
         }
         Ok((credentials, operation, leads))
@@ -589,11 +612,21 @@ impl NamespaceNode {
 
     /// The caller is gone: what it had open is closed, what it had locked is free.
     pub(crate) fn end_session(&self, session: &Session) {
+        // One wait for all that the caller had, while this node has not joined the others.
+        let deadline = Instant::now() + PATIENCE;
         for handle in session.take_all() {
-            self.commit(&handle).ok();
-            self.release(&handle);
+            if self.joined(deadline, None).is_ok() {
+                self.commit(&handle).ok();
+                self.release(&handle);
+            } else {
+                // What the life had open ended with it. Nobody opens it again.
+                lock(&handle.life).take();
+            }
         }
         let locks = session.take_locks();
+        if locks.is_empty() || self.joined(deadline, None).is_err() {
+            return;
+        }
         let unlock = |(id, owner, whole)| {
             let (start, end, wanted) = (0, u64::MAX, LockWanted::Unlock);
             (root(), Operation::Lock(Lock { id, owner, pid: 0, whole, start, end, wanted }))
