@@ -1,5 +1,6 @@
 """What holds for the tests of all folders."""
 
+import os
 import signal
 
 # A shell that runs a command in the background, and nohup, make it ignore these signals. The
@@ -8,3 +9,6 @@ import signal
 for _ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
     if signal.getsignal(_ignored) == signal.SIG_IGN:
         signal.signal(_ignored, signal.default_int_handler if _ignored == signal.SIGINT else signal.SIG_DFL)
+
+# Python then writes each word of a line by itself, and lines of several ranks mix.
+os.environ.pop("PYTHONUNBUFFERED", None)
