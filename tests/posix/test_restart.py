@@ -29,6 +29,7 @@ print([attempt(os.read, fd, 1) for fd in held], attempt(os.write, held[0], b"x")
 more = [os.open(name, os.O_RDONLY) for name in ("before", "after") * 3]
 print([os.read(fd, 6) for fd in more], [attempt(os.read, fd, 1) for fd in held])
 print([attempt(os.close, fd) for fd in held], [attempt(os.close, fd) for fd in more])
+sys.stdout.flush()  # or the child writes these lines a second time
 pid = os.fork()
 if pid == 0:
     print("child", os.pread(new, 5, 0), open("before").read(), flush=True)
