@@ -7,6 +7,7 @@ use crate::handles::{Session, lock};
 use crate::incoming::Incoming;
 use crate::links::Links;
 use crate::objects::{ObjectName, Objects};
+use crate::peers::Peers;
 use crate::reserve::Reserve;
 use crate::seals::Seals;
 use crate::waiting::Waiting;
@@ -48,6 +49,16 @@ pub enum Durability {
     Synced,
 }
 
+/// Who may join a namespace, of those who have the cluster key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Admit {
+    /// Every node.
+    #[default]
+    Key,
+    /// Nodes at the listed addresses.
+    Listed,
+}
+
 /// What a node of the namespace is told.
 #[derive(Clone, Debug)]
 pub struct Told {
@@ -71,6 +82,10 @@ pub struct Told {
     pub verify_always: bool,
     /// How long a node must be down before copies of its files are made elsewhere.
     pub repair_after: Duration,
+    /// Who may join.
+    pub admit: Admit,
+    /// Whether root of this node is root in the namespace. Otherwise it is nobody there.
+    pub trusts_root: bool,
 }
 
 /// How long another node may take to say its name.
@@ -105,6 +120,8 @@ pub struct NamespaceNode {
     /// Numbers handles; the upper bits tell one life of the daemon from the next.
     next_handle: AtomicU64,
     pub(crate) watchers: Arc<Watchers>,
+    /// What connections of other daemons have proved.
+    pub(crate) peers: Peers,
     pub(crate) stopping: AtomicBool,
     pub(crate) folder: DataFolder,
     pub(crate) told: Told,
@@ -178,6 +195,7 @@ impl NamespaceNode {
             uid: rustix::process::geteuid().as_raw(),
             next_handle: AtomicU64::new(wall_ns().unsigned_abs()),
             watchers: Arc::default(),
+            peers: Peers::default(),
             stopping: AtomicBool::new(false),
             folder,
             told: told.clone(),

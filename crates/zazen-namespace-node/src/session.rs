@@ -6,6 +6,7 @@ use crate::handles::{Handle, LockKey, Session, lock};
 use crate::node::NamespaceNode;
 use crate::objects::{self, ObjectName};
 use crate::route::root;
+use crate::squash::squash;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -228,31 +229,27 @@ impl NamespaceNode {
     /// of an inode says nothing of the directories above it. Whether the answer leads further.
     fn vet_inodes(
         &self,
-        caller: &Caller,
+        credentials: &Credentials,
         session: &Session,
         operation: &mut Operation,
     ) -> Result<bool, Errno> {
         if inodes_of(operation).into_iter().any(|id| !session.knows(id)) {
             return Err(Errno::EACCES);
         }
-        match operation {
-            // As the kernel's protected_hardlinks.
-            Operation::Link(link) => {
-                let of = self.attributes(link.id)?;
-                let plain = of.kind == Kind::File && may(&caller.credentials, &of, READ | WRITE);
-                if of.uid != caller.credentials.uid && !plain {
-                    return Err(Errno::EPERM);
-                }
-            }
-            // Names need the right to read a directory, inodes the right to search it.
-            Operation::ReadDirectory(read) => {
-                let searches = may(&caller.credentials, &self.attributes(read.directory)?, SEARCH);
-                read.attributes &= searches;
-                return Ok(searches);
-            }
-            _ => {}
+        // Names need the right to read a directory, inodes the right to search it.
+        if let Operation::ReadDirectory(read) = operation {
+            let searches = may(credentials, &self.attributes(read.directory)?, SEARCH);
+            read.attributes &= searches;
+            return Ok(searches);
         }
         Ok(true)
+    }
+
+    /// As the kernel's protected_hardlinks.
+    fn vet_link(&self, credentials: &Credentials, id: InodeId) -> Result<(), Errno> {
+        let of = self.attributes(id)?;
+        let plain = of.kind == Kind::File && may(credentials, &of, READ | WRITE);
+        if of.uid == credentials.uid || plain { Ok(()) } else { Err(Errno::EPERM) }
     }
 
     /// What may be asked, and for whom.
@@ -269,6 +266,8 @@ impl NamespaceNode {
             Some(of) if vouches || of == caller.credentials => of,
             Some(_) => return Err(Errno::EPERM),
         };
+        let asked_as = credentials.uid;
+        let credentials = if self.told.trusts_root { credentials } else { squash(credentials) };
         let mut operation = ask.operation;
         // New files may go to another node; the log's reserve is for what is here.
         let no_room = || self.driver.is_full() && (self.place().is_none() || self.driver.is_nearly_out());
@@ -317,7 +316,13 @@ impl NamespaceNode {
             Operation::Lock(lock) => self.vet_lock(caller, session, lock, credentials.uid, life)?,
             _ => {}
         }
-        let leads = !vouches && self.vet_inodes(caller, session, &mut operation)?;
+        let leads = !vouches && self.vet_inodes(&credentials, session, &mut operation)?;
+        // The kernel of a mount has looked at that, for the user that it knows.
+        if let Operation::Link(link) = &operation
+            && (!vouches || credentials.uid != asked_as)
+        {
+            self.vet_link(&credentials, link.id)?;
+        }
         Ok((credentials, operation, leads))
     }
 

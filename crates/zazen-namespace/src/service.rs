@@ -67,6 +67,12 @@ pub mod namespace_fn {
     /// Between daemons: [`super::ObjectCall`], the function of the same name on a handle in `what`,
     /// with the same bytes → [`super::ObjectDone`] and the same bytes.
     pub const OBJECT: u16 = 34;
+    /// Between daemons: [`super::Introduction`] → [`super::Introduced`]. A connection of a node
+    /// begins with it.
+    pub const INTRODUCE: u16 = 35;
+    /// Between daemons: [`super::Proof`] → nothing. From now on the caller is the node with the key
+    /// that it showed.
+    pub const PROVE: u16 = 36;
     /// Between daemons: [`super::Noticed`] → [`super::Watched`].
     pub const NOTICE: u16 = 40;
 
@@ -197,11 +203,41 @@ zazen_wire::messages! {
         watched: bool,
     }
 
+    /// A node begins to prove to another who it is.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Introduction {
+        /// Random.
+        nonce: [u8; 32],
+        /// The caller's public key.
+        key: [u8; 32],
+    }
+
+    /// The other node proves who it is.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Introduced {
+        /// Random.
+        nonce: [u8; 32],
+        /// The callee's public key.
+        key: [u8; 32],
+        /// Its signature of both random numbers and both keys.
+        signature: [u8; 64],
+    }
+
+    /// The caller's proof.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Proof {
+        /// Its signature of both random numbers and both keys.
+        signature: [u8; 64],
+    }
+
     /// A node, as the map has it.
     #[derive(Clone, Debug, PartialEq, Eq)]
     NodeView {
         /// Its number.
         node: NodeNo,
+        /// A digest of the public key by which it proves who it is; 0 before it has come, and after
+        /// it has left for good.
+        key: u128,
         /// Its name, for people and schedulers.
         name: String = FreeText,
         /// `host:port` of its daemon.
@@ -434,7 +470,7 @@ mod tests {
     fn any_byte_changed_gives_a_message_or_an_error() {
         let view = MapView {
             epoch: Epoch(3),
-            nodes: vec![NodeView { node: NodeNo(0), name: "a".into(), addr: "b:1".into(), up: true }],
+            nodes: vec![NodeView { node: NodeNo(0), key: 5, name: "a".into(), addr: "b:1".into(), up: true }],
             partitions: vec![SeatView { primary: NodeNo(0), backups: vec![NodeNo(1)] }],
         };
         let bytes = view.encode();
