@@ -1,5 +1,6 @@
 //! What a caller has: its open files, its locks, and the inodes that it was led to.
 
+use crate::limit::Of;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -65,6 +66,10 @@ pub(crate) struct Handle {
     pub(crate) wrote: AtomicBool,
     /// The epoch of the map in which the place was asked for.
     pub(crate) asked_in: AtomicU64,
+    /// What bounds what is written.
+    pub(crate) quotas: Vec<Of>,
+    /// Where the file ends, as far as this handle knows.
+    pub(crate) end: AtomicU64,
 }
 
 impl Handle {
@@ -218,7 +223,8 @@ mod tests {
         let file = |uid, id| {
             let (read, write, life, place) = (true, false, Incarnation(1), Mutex::new(None));
             let (wrote, asked_in) = (AtomicBool::new(false), AtomicU64::new(0));
-            Arc::new(Handle { id: InodeId(id), read, write, uid, life, place, wrote, asked_in })
+            let (quotas, end) = (Vec::new(), AtomicU64::new(0));
+            Arc::new(Handle { id: InodeId(id), read, write, uid, life, place, wrote, asked_in, quotas, end })
         };
         (0..HANDLES_MAX as u64).for_each(|number| session.add(number, file(1, number / 2)));
         assert!(!session.has_room(1));

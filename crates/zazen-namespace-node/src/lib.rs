@@ -9,7 +9,8 @@
 //!   `copies`, `incoming`: copies on other nodes; `balance`: files that move to other nodes; `place`: where new files go when the disk is full;
 //! - `route`: operations to the primaries of their partitions; `session`, `handles`: what a caller has open;
 //! - `service`: who may call what; `proof`, `peers`,
-//!   `admission`: nodes prove who they are; `squash`: what root is here.
+//!   `admission`: nodes prove who they are; `squash`: what root is here;
+//!   `quota`, `books`, `limit`: how much users and directories may take.
 //!
 //! Invariants. A caller acts only with its own rights: the kernel, or the cluster key, says who it
 //! is. Another node proves besides that it is that node. It names open files by handles, which are its own. Lengths and generations come from the
@@ -18,6 +19,7 @@
 
 mod admission;
 mod balance;
+mod books;
 mod copies;
 mod data;
 mod driver;
@@ -28,12 +30,14 @@ mod handles;
 mod incoming;
 mod keeper;
 mod lease;
+mod limit;
 pub mod links;
 mod node;
 pub mod objects;
 mod peers;
 mod place;
 pub mod proof;
+mod quota;
 pub mod reserve;
 mod route;
 mod scrub;

@@ -1,5 +1,6 @@
 //! A node of the namespace, as its service uses it.
 
+use crate::books::Quotas;
 use crate::driver::{Bytes, Driver, wall_ns};
 use crate::engine::{Engine as _, Forming};
 use crate::folder::DataFolder;
@@ -120,6 +121,8 @@ pub struct NamespaceNode {
     /// Numbers handles; the upper bits tell one life of the daemon from the next.
     next_handle: AtomicU64,
     pub(crate) watchers: Arc<Watchers>,
+    /// What users and directories may take.
+    pub(crate) quotas: Quotas,
     /// What connections of other daemons have proved.
     pub(crate) peers: Peers,
     pub(crate) stopping: AtomicBool,
@@ -195,6 +198,7 @@ impl NamespaceNode {
             uid: rustix::process::geteuid().as_raw(),
             next_handle: AtomicU64::new(wall_ns().unsigned_abs()),
             watchers: Arc::default(),
+            quotas: Quotas::default(),
             peers: Peers::default(),
             stopping: AtomicBool::new(false),
             folder,
@@ -284,6 +288,7 @@ impl NamespaceNode {
     /// The state, as JSON.
     pub fn status(&self, caller: &Caller) -> serde_json::Value {
         let disk = self.objects.disk().unwrap_or_default();
+        let lists_quotas = caller.is_local() && self.administers(caller);
         // Another daemon asks for this node's name only.
         let map = if caller.is_local() { self.named_map() } else { MapView::clone(&self.map()) };
         let nodes: Vec<_> = map
@@ -319,6 +324,14 @@ impl NamespaceNode {
             "damaged_files": self.seals.damaged_count(),
             "waits_for_checksums": self.waiting.seals.len(),
             "waits_for_copies": self.waiting.copies.len(),
+            "quotas": lists_quotas.then(|| self.quotas(None).quotas.iter().map(|quota| serde_json::json!({
+                "user": quota.user,
+                "path": quota.path,
+                "bytes": quota.bytes,
+                "bytes_max": quota.bytes_max,
+                "files": quota.files,
+                "files_max": quota.files_max,
+            })).collect::<Vec<_>>()),
             "broken": self.driver.broken(),
             "engine": self.driver.ask(|engine| engine.status()),
             "nodes": nodes,

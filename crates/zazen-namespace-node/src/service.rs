@@ -9,9 +9,10 @@ use std::sync::Arc;
 use zazen_call::{Call, Caller, Reply, Service};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_namespace::Errno;
+use zazen_namespace::operation::Inode;
 use zazen_namespace::service::{
     ASKS_MAX, Answers, Asks, Balance, CHUNK_BYTES_MAX, Done, HandleCall, Introduction, Noticed, ObjectCall,
-    ObjectDone, Proof, Requests, Responses, Scrub, Spaces, Watch, namespace_fn,
+    ObjectDone, Proof, Quota, Requests, Responses, Scrub, Spaces, Watch, namespace_fn,
 };
 use zazen_wire::checksum::frame_checksum;
 use zazen_wire::{Message, service};
@@ -189,6 +190,23 @@ impl Service for NamespaceService {
                 "only root and the daemon's user may move files between nodes",
             )),
             namespace_fn::BALANCE => Ok(payload(&node.balance(&Balance::decode(call.payload)?)?)),
+            namespace_fn::QUOTA if !node.administers(caller) => {
+                Err(Error::new(ErrorKind::PermissionDenied, "only root and the daemon's user may set quotas"))
+            }
+            namespace_fn::QUOTA => {
+                node.set_quota(&Quota::decode(call.payload)?)?;
+                Ok(Reply::default())
+            }
+            namespace_fn::QUOTAS => {
+                let only = (!node.administers(caller)).then_some(caller.credentials.uid);
+                Ok(payload(&node.quotas(only)))
+            }
+            namespace_fn::SPACE if caller.is_local() && !call.payload.is_empty() => {
+                let id = Inode::decode(call.payload)?.id;
+                let known = node.vouches(caller) || node.session(caller.connection).knows(id);
+                let bounded = if known { node.space_in(id) } else { None };
+                Ok(payload(&Spaces { nodes: bounded.map_or_else(|| node.spaces(), |one| vec![one]) }))
+            }
             namespace_fn::SPACE if caller.is_local() => Ok(payload(&Spaces { nodes: node.spaces() })),
             namespace_fn::SPACE => Ok(payload(&Spaces { nodes: node.own_space().into_iter().collect() })),
             namespace_fn::REQUEST..=namespace_fn::PROVE | namespace_fn::NOTICE => {

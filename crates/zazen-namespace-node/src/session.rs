@@ -3,6 +3,7 @@
 use crate::copies;
 use crate::driver::wall_ns;
 use crate::handles::{Handle, LockKey, Session, lock};
+use crate::limit::Of;
 use crate::node::NamespaceNode;
 use crate::objects::{self, ObjectName};
 use crate::route::root;
@@ -50,6 +51,19 @@ struct Asked {
     life: Incarnation,
     /// What it means for copies of files.
     copies: Option<OfCopies>,
+    /// What bounds what it makes.
+    quotas: Vec<Of>,
+    /// The directory that it looks into.
+    directory: Option<InodeId>,
+}
+
+/// An operation that may be asked, for whom, whether its answer leads the caller further, and what
+/// bounds what it makes.
+struct Vetted {
+    credentials: Credentials,
+    operation: Operation,
+    leads: bool,
+    quotas: Vec<Of>,
 }
 
 /// What an operation means for copies of files.
@@ -186,7 +200,7 @@ impl NamespaceNode {
         let mut kept = Vec::with_capacity(asks.len());
         for ask in asks {
             match self.vet(caller, session, ask, life) {
-                Ok((credentials, operation, leads)) => {
+                Ok(Vetted { credentials, operation, leads, quotas }) => {
                     let lock = match &operation {
                         Operation::Lock(lock) => {
                             let all = lock.whole || (lock.start == 0 && lock.end >= i64::MAX as u64);
@@ -195,7 +209,7 @@ impl NamespaceNode {
                         _ => None,
                     };
                     let (credentials_of, mode) = (credentials.clone(), mode_of(&operation));
-                    let copies = copies_of(&operation);
+                    let (copies, directory) = (copies_of(&operation), directory_of(&operation));
                     kept.push(Asked {
                         credentials: credentials_of,
                         mode,
@@ -204,6 +218,8 @@ impl NamespaceNode {
                         since_ns,
                         life,
                         copies,
+                        quotas,
+                        directory,
                     });
                     routed.push((credentials, operation));
                     answers.push(None);
@@ -253,13 +269,7 @@ impl NamespaceNode {
     }
 
     /// What may be asked, and for whom.
-    fn vet(
-        &self,
-        caller: &Caller,
-        session: &Session,
-        ask: Ask,
-        life: Incarnation,
-    ) -> Result<(Credentials, Operation, bool), Errno> {
+    fn vet(&self, caller: &Caller, session: &Session, ask: Ask, life: Incarnation) -> Result<Vetted, Errno> {
         let vouches = self.vouches(caller);
         let credentials = match ask.credentials {
             None => caller.credentials.clone(),
@@ -323,7 +333,31 @@ impl NamespaceNode {
         {
             self.vet_link(&credentials, link.id)?;
         }
-        Ok((credentials, operation, leads))
+        let quotas = self.vet_quotas(&credentials, &operation)?;
+        Ok(Vetted { credentials, operation, leads, quotas })
+    }
+
+    /// What bounds the inodes that an operation makes. `EDQUOT` if it may make none.
+    fn vet_quotas(&self, credentials: &Credentials, operation: &Operation) -> Result<Vec<Of>, Errno> {
+        let (directory, count) = match operation {
+            Operation::Create(create) => (create.directory, 1),
+            Operation::CreateMany(create) => (create.directory, create.names.len() as u64),
+            Operation::MakeDirectory(make) => (make.directory, 1),
+            _ => return Ok(Vec::new()),
+        };
+        let quotas = self.quotas_of(credentials.uid, Some(directory))?;
+        match (self.quotas.check(&quotas, 0, count), operation) {
+            (Ok(()), _) => Ok(quotas),
+            // An existing file is opened, which makes nothing.
+            (Err(full), Operation::Create(create)) if create.open.is_some() && !create.exclusive => {
+                let at = At { directory, name: create.name.clone() };
+                match self.route_one(credentials.clone(), Operation::Lookup(at)) {
+                    Err(Errno::ENOENT) => Err(full),
+                    found => found.map(|_| quotas),
+                }
+            }
+            (Err(full), _) => Err(full),
+        }
     }
 
     /// Owners of locks are numbered by the callers; here they must differ between callers, too.
@@ -368,6 +402,10 @@ impl NamespaceNode {
         if asked.leads {
             inodes_in(&answer).into_iter().for_each(|id| session.learn(id));
         }
+        self.quotas.note(&asked.quotas, 0, made_by(&answer).len() as u64);
+        if let Some(directory) = asked.directory {
+            self.quotas.found_in(directory, inodes_in(&answer));
+        }
         match asked.copies {
             Some(OfCopies::In(directory)) => self.mark_copies(directory, &made_by(&answer)),
             Some(OfCopies::Of(id)) if answer == Answer::Done => self.note_wanted(id),
@@ -404,6 +442,15 @@ impl NamespaceNode {
     }
 
     fn opened(&self, session: &Session, mut grant: Grant, mode: &Mode, asked: &Asked) -> Answered {
+        let mut refusal = None;
+        let quotas = match mode.write && asked.credentials.uid != 0 {
+            true => self.quotas_of_file(&grant.attributes, asked.directory).unwrap_or_else(|errno| {
+                refusal = Some(errno);
+                Vec::new()
+            }),
+            false => Vec::new(),
+        };
+        let end = if mode.truncate { 0 } else { grant.attributes.bytes };
         let handle = Arc::new(Handle {
             id: grant.attributes.id,
             read: mode.read,
@@ -413,7 +460,13 @@ impl NamespaceNode {
             place: Mutex::new(grant.attributes.place.as_ref().map(|place| (place.holder, place.generation))),
             wrote: AtomicBool::new(false),
             asked_in: AtomicU64::new(self.map().epoch.0),
+            quotas,
+            end: AtomicU64::new(end),
         });
+        if let Some(errno) = refusal {
+            self.release(&handle);
+            return Answered { answer: Answer::refused(errno), handle: 0 };
+        }
         match self.make_ready(session, &handle, &grant, mode, asked.since_ns) {
             Ok(None) => {}
             Ok(Some(fresh)) => grant.attributes = fresh,
@@ -589,6 +642,17 @@ impl NamespaceNode {
             Err(Errno::ESTALE) => Err(Errno::EIO),
             told => told,
         }
+    }
+}
+
+/// The directory that an operation finds or makes inodes in.
+fn directory_of(operation: &Operation) -> Option<InodeId> {
+    match operation {
+        Operation::Lookup(at) => Some(at.directory),
+        Operation::Create(create) => Some(create.directory),
+        Operation::CreateMany(create) => Some(create.directory),
+        Operation::ReadDirectory(read) => Some(read.directory),
+        _ => None,
     }
 }
 
