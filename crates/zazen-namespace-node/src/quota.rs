@@ -309,7 +309,11 @@ impl NamespaceNode {
                 if let Some(used) = used.get_mut(&Of::User(attributes.uid)) {
                     used.add(amount);
                 }
-                within.iter().filter_map(|of| used.get_mut(of).map(|used| used.add(amount))).for_each(drop);
+                for of in within.iter() {
+                    if let Some(used) = used.get_mut(of) {
+                        used.add(amount);
+                    }
+                }
                 if attributes.kind == Kind::Directory {
                     let own = Of::Directory(attributes.id);
                     let within = match limits.contains_key(&own) {
