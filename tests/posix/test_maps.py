@@ -89,6 +89,8 @@ def test_sqlite_with_mappings_and_three_writers(daemon, setup):
     daemon.empty()
     (daemon.far / "writer.py").write_text(WRITER)
     with sqlite3.connect(daemon.far / "db") as db:
+        # SQLite does not wait for a lock when it changes the mode of a file that others write.
+        db.execute(setup)
         db.executescript(SETUP)
     db.close()
     command = [*daemon.command(), python(), f"{PREFIX}/writer.py", f"{PREFIX}/db"]

@@ -10,6 +10,7 @@ use crate::node::NamespaceNode;
 use crate::objects::{self, ObjectName};
 use crate::route::root;
 use crate::waiting::Balancing;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use zazen_core::{Error, ErrorKind, Result};
@@ -38,6 +39,22 @@ fn mean(spaces: &[NodeSpace]) -> u64 {
     fill(&NodeSpace { node: NodeNo(0), bytes, bytes_free, inodes: 0, inodes_free: 0 })
 }
 
+/// The disks as they are after files went to other nodes. What a node told of its space may be older
+/// than the files that it got since: without this, too many files would go there, and some come back.
+fn less_what_was_given(
+    mut spaces: Vec<NodeSpace>,
+    begun: &[NodeSpace],
+    given: &BTreeMap<NodeNo, u64>,
+) -> Vec<NodeSpace> {
+    for space in &mut spaces {
+        let before = begun.iter().find(|before| before.node == space.node);
+        if let (Some(bytes), Some(before)) = (given.get(&space.node), before) {
+            space.bytes_free = space.bytes_free.min(before.bytes_free.saturating_sub(*bytes));
+        }
+    }
+    spaces
+}
+
 impl NamespaceNode {
     /// Starts, stops or asks after the work, here or on another node.
     pub(crate) fn balance(&self, asked: &Balance) -> Result<Balanced> {
@@ -51,12 +68,13 @@ impl NamespaceNode {
                 &self.links.call(&address, namespace_fn::BALANCE, &ask, &[], THERE)?.payload,
             );
         }
+        let begun = self.spaces();
         let mut balance = lock(&self.waiting.balance);
         match asked.run {
             Some(true) => {
                 let done = Balanced { running: true, ..Balanced::default() };
                 let (bytes_per_s, age_s) = (asked.bytes_per_s, asked.age_s);
-                *balance = Balancing { done, bytes_per_s, age_s, folder: 0 };
+                *balance = Balancing { done, bytes_per_s, age_s, begun, ..Balancing::default() };
             }
             Some(false) => balance.done.running = false,
             None => {}
@@ -67,7 +85,10 @@ impl NamespaceNode {
     /// The node that a file of `bytes` is to go to: the emptiest, if this one is fuller than all
     /// together and stays fuller than that one.
     fn balance_target(&self, me: NodeNo, bytes: u64) -> Option<(NodeNo, String)> {
-        let spaces = self.spaces();
+        let spaces = {
+            let balance = lock(&self.waiting.balance);
+            less_what_was_given(self.spaces(), &balance.begun, &balance.given)
+        };
         let own = spaces.iter().find(|space| space.node == me)?;
         let other =
             spaces.iter().filter(|space| space.node != me).min_by_key(|space| (fill(space), space.node))?;
@@ -107,6 +128,7 @@ impl NamespaceNode {
                     Ok(true) => {
                         balance.done.files += 1;
                         balance.done.bytes += found.bytes;
+                        *balance.given.entry(node).or_default() += found.bytes;
                     }
                     Ok(false) => {}
                     Err(errno) => {
@@ -206,5 +228,26 @@ mod tests {
         assert_eq!(fill(&space(0, 0)), 0);
         assert_eq!(fill(&space(u64::MAX, 0)), 100);
         assert_eq!(mean(&[space(1000, 0), space(3000, 3000)]), 25);
+    }
+
+    #[test]
+    fn what_went_to_a_node_counts_before_the_node_tells_it() {
+        let free = |node, bytes_free| NodeSpace {
+            node: NodeNo(node),
+            bytes: 1000,
+            bytes_free,
+            inodes: 0,
+            inodes_free: 0,
+        };
+        let begun = [free(1, 100), free(2, 900), free(3, 900)];
+        let given = BTreeMap::from([(NodeNo(2), 300)]);
+        let now = |two| {
+            let told = vec![free(1, 400), free(2, two), free(3, 900)];
+            let spaces = less_what_was_given(told, &begun, &given);
+            spaces.iter().map(|space| space.bytes_free).collect::<Vec<_>>()
+        };
+        assert_eq!(now(900), [400, 600, 900], "it has not told yet");
+        assert_eq!(now(600), [400, 600, 900]);
+        assert_eq!(now(500), [400, 500, 900], "somebody else wrote there too");
     }
 }

@@ -5,6 +5,7 @@
 //! nearest directory above that has it. The metadata says which nodes have a copy of the file as it
 //! is; a commit of other bytes ends that.
 
+use crate::data::Tries;
 use crate::driver::wall_ns;
 use crate::handles::lock;
 use crate::node::NamespaceNode;
@@ -113,7 +114,7 @@ impl NamespaceNode {
         let name = ObjectName { id, generation: place.generation };
         let noted = match self.identity() {
             Ok((me, _)) if me == place.holder => self.commit_object(name, true),
-            _ => self.commit_there(place.holder, name, true),
+            _ => self.commit_there(place.holder, name, true, Tries::Many),
         };
         if let Err(errno) = noted {
             tracing::debug!("namespace: the holder of inode {id} was not told of copies: {errno}");
@@ -154,7 +155,7 @@ impl NamespaceNode {
 
     /// Makes the copies of a file that are missing. `found` is from before the first byte is read.
     fn copy_one(&self, name: ObjectName, found: &Attributes, wanted: u8) -> Result<(), Errno> {
-        let (me, _) = self.identity().map_err(|_| Errno::ETIMEDOUT)?;
+        let (me, _) = self.joined_soon()?;
         let Some(place) = &found.place else { return Ok(()) };
         if (place.holder, place.generation) != (me, name.generation) || wanted < 2 || found.bytes == 0 {
             return Ok(());
@@ -254,13 +255,13 @@ impl NamespaceNode {
         let end = name.call(namespace_fn::COPY_END, stat.bytes, stat.modified_ns as u64, 0);
         // The other node reads and syncs all of it before it answers.
         let within = END + Duration::from_secs(stat.bytes / END_BYTES_PER_S);
-        self.there_within(address, &end, &whole.into_bytes(), within).map(drop)
+        self.there_within(address, &end, &whole.into_bytes(), within, Tries::One).map(drop)
     }
 
     /// Whether another node holds the object, as the metadata has it: its copy never takes the place
     /// of this node's own bytes. `ESTALE` if not.
     fn must_be_others(&self, name: ObjectName) -> Result<(), Errno> {
-        let (me, _) = self.identity().map_err(|_| Errno::ETIMEDOUT)?;
+        let (me, _) = self.joined_soon()?;
         let place = self.attributes(name.id)?.place.ok_or(Errno::ESTALE)?;
         let is_others = place.holder != me && place.generation == name.generation;
         if is_others { Ok(()) } else { Err(Errno::ESTALE) }

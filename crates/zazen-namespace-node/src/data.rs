@@ -1,12 +1,13 @@
 //! Functions on the bytes of open files: here, or at the node that holds them.
 
 use crate::handles::{Handle, lock};
+use crate::links::Failed;
 use crate::node::NamespaceNode;
 use crate::objects::{self, Act, Object, ObjectName};
 use crate::route::root;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zazen_core::Credentials;
 use zazen_namespace::operation::{Answer, Commit, Operation};
 use zazen_namespace::service::{CHUNK_BYTES_MAX, ObjectCall, ObjectDone, namespace_fn};
@@ -18,6 +19,8 @@ use zazen_wire::checksum::frame_checksum;
 const CHUNK: Duration = Duration::from_secs(30);
 /// How long a holder may take to say how long a file is now.
 const LOOK: Duration = Duration::from_secs(5);
+/// A holder that does not answer is asked again after this.
+const AGAIN: Duration = Duration::from_millis(100);
 /// Commits that are remembered.
 const COMMITTED_MAX: usize = 1 << 16;
 /// The flag of [`namespace_fn::SYNC`]: the metadata alone, without a sync.
@@ -30,6 +33,14 @@ const COLLAPSE_RANGE: u32 = 8;
 /// The flag of [`namespace_fn::WRITE`]: at the end of the file.
 pub(crate) const APPEND: u32 = 1;
 
+/// How often a daemon is asked that does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tries {
+    One,
+    /// While its node counts as there, and nothing can be done twice by it.
+    Many,
+}
+
 /// Where the bytes of an open file are.
 enum Where {
     Here(Object, ObjectName),
@@ -40,11 +51,8 @@ enum Where {
 
 impl NamespaceNode {
     fn locate(&self, handle: &Handle) -> Result<Where, Errno> {
-        let (me, life) = self.identity().map_err(|_| Errno::ETIMEDOUT)?;
-        if life != handle.life {
-            // Nobody knows any more that it is open: the file may have moved, or have been dropped.
-            return Err(Errno::EBADF);
-        }
+        let (me, life) = self.joined_soon()?;
+        self.bring_into(life, handle)?;
         let mut place = lock(&handle.place);
         // After a change of the map, another node may be the holder.
         let epoch = self.map().epoch.0;
@@ -54,6 +62,8 @@ impl NamespaceNode {
         {
             let now = self.attributes(handle.id)?.place.map(|now| (now.holder, now.generation));
             if now != *place && handle.wrote.load(Ordering::Relaxed) {
+                // And so next time: the old holder may still have the bytes, which are nobody's.
+                handle.asked_in.store(0, Ordering::Relaxed);
                 return Err(Errno::EIO);
             }
             *place = now;
@@ -111,7 +121,7 @@ impl NamespaceNode {
         call: &ObjectCall,
         bulk: &[u8],
     ) -> Result<(u64, Vec<u8>), Errno> {
-        self.there_within(address, call, bulk, CHUNK)
+        self.there_within(address, call, bulk, CHUNK, Tries::Many)
     }
 
     /// Asks the daemon at `address`, which may take so long.
@@ -121,13 +131,26 @@ impl NamespaceNode {
         call: &ObjectCall,
         bulk: &[u8],
         within: Duration,
+        tries: Tries,
     ) -> Result<(u64, Vec<u8>), Errno> {
         let call = ObjectCall { sum: frame_checksum(bulk), ..call.clone() };
-        let reply = self.links.call(address, namespace_fn::OBJECT, &call.encode(), bulk, within);
-        let reply = reply.map_err(|error| {
+        let payload = call.encode();
+        let deadline = Instant::now() + within;
+        let reply = loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let called = self.links.try_call(address, namespace_fn::OBJECT, &payload, bulk, left);
+            let (error, was_sent) = match called {
+                Ok(reply) => break reply,
+                Err(Failed::Before(error)) => (error, false),
+                Err(Failed::Meanwhile(error)) => (error, true),
+            };
             tracing::debug!("namespace: object {} at {address}: {error}", call.id);
-            Errno::ETIMEDOUT
-        })?;
+            let repeats = tries == Tries::Many && (!was_sent || may_come_twice(&call));
+            if !repeats || Instant::now() + AGAIN >= deadline || !self.expects(address) {
+                return Err(Errno::ETIMEDOUT);
+            }
+            std::thread::sleep(AGAIN);
+        };
         let answer = ObjectDone::decode(&reply.payload).map_err(|_| Errno::EIO)?;
         let value = answer.done.result()?;
         if frame_checksum(&reply.bulk) != answer.sum {
@@ -137,28 +160,45 @@ impl NamespaceNode {
         Ok((value, reply.bulk))
     }
 
+    /// Whether the node at `address` counts as there: if it does not answer, it is being started
+    /// again, or its lease will end soon.
+    fn expects(&self, address: &str) -> bool {
+        let stopping = self.stopping.load(Ordering::Relaxed);
+        !stopping && self.map().nodes.iter().any(|node| node.addr == address && node.up)
+    }
+
     /// Reads `bytes` at `offset`: fewer only where the file ends.
     pub(crate) fn read(&self, handle: &Handle, offset: u64, bytes: usize) -> Result<Vec<u8>, Errno> {
         if !handle.read {
             return Err(Errno::EBADF);
         }
         check_chunk(offset, bytes as u64)?;
-        let read = self.read_at_place(handle, offset, bytes);
-        match read {
+        let read = self.read_at_place(handle, offset, bytes, Tries::One);
+        let copied = match read {
             // The holder is away, or its bytes are damaged.
             Err(Errno::ETIMEDOUT | Errno::EIO) if !handle.wrote.load(Ordering::Relaxed) => {
                 self.read_copy(handle, offset, bytes).or(read)
             }
             read => read,
+        };
+        match copied {
+            Err(Errno::ETIMEDOUT) => self.read_at_place(handle, offset, bytes, Tries::Many),
+            copied => copied,
         }
     }
 
-    fn read_at_place(&self, handle: &Handle, offset: u64, bytes: usize) -> Result<Vec<u8>, Errno> {
+    fn read_at_place(
+        &self,
+        handle: &Handle,
+        offset: u64,
+        bytes: usize,
+        tries: Tries,
+    ) -> Result<Vec<u8>, Errno> {
         self.at_place(handle, |at| match at {
             Where::Here(object, name) => self.seals.read(name, &object, offset, bytes),
             Where::There(address, name) => {
                 let call = name.call(namespace_fn::READ, offset, bytes as u64, 0);
-                let (count, got) = self.there(&address, &call, &[])?;
+                let (count, got) = self.there_within(&address, &call, &[], CHUNK, tries)?;
                 if count != got.len() as u64 || got.len() > bytes {
                     return Err(Errno::EIO);
                 }
@@ -175,7 +215,7 @@ impl NamespaceNode {
 
     /// Reads from a node that has a copy of the file as it is.
     fn read_copy(&self, handle: &Handle, offset: u64, bytes: usize) -> Result<Vec<u8>, Errno> {
-        let (me, _) = self.identity().map_err(|_| Errno::ETIMEDOUT)?;
+        let (me, _) = self.joined_soon()?;
         let attributes = self.attributes(handle.id)?;
         let place = attributes.place.filter(|place| !place.writing).ok_or(Errno::EIO)?;
         let name = ObjectName { id: handle.id, generation: place.generation };
@@ -465,14 +505,23 @@ impl NamespaceNode {
         holder: NodeNo,
         name: ObjectName,
         by_root: bool,
+        tries: Tries,
     ) -> Result<bool, Errno> {
         let address = self.address(holder).ok_or(Errno::EIO)?;
         let flags = if by_root { NO_SYNC | BY_ROOT } else { NO_SYNC };
-        let call = name.call(namespace_fn::SYNC, 0, 0, flags).encode();
-        let reply = self.links.call(&address, namespace_fn::OBJECT, &call, &[], LOOK);
-        let reply = reply.map_err(|_| Errno::ETIMEDOUT)?;
-        let answer = ObjectDone::decode(&reply.payload).map_err(|_| Errno::EIO)?;
-        answer.done.result().map(|told| told != 0)
+        let call = name.call(namespace_fn::SYNC, 0, 0, flags);
+        let within = if tries == Tries::One { LOOK } else { CHUNK };
+        self.there_within(&address, &call, &[], within, tries).map(|(told, _)| told != 0)
+    }
+}
+
+/// Whether nothing is done twice if the call comes twice.
+fn may_come_twice(call: &ObjectCall) -> bool {
+    match call.what {
+        namespace_fn::WRITE => call.flags & APPEND == 0,
+        // A range may be taken out of the file, or put into it.
+        namespace_fn::ALLOCATE => false,
+        _ => true,
     }
 }
 

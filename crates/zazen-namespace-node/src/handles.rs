@@ -3,7 +3,7 @@
 use crate::limit::Of;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use zazen_namespace::{Errno, Incarnation, InodeId, NodeNo};
 
 /// Takes a lock. What a thread that panicked left behind is whole: nothing here panics half way.
@@ -37,10 +37,11 @@ struct Opened {
     of_user: HashMap<u32, usize>,
 }
 
-/// Keys of locks that may be held, with the user who asked first; and their number for each user.
+/// Keys of locks that may be held, with the user who asked first, and the life of the node in which
+/// each was given last; and their number for each user.
 #[derive(Default)]
 struct Locks {
-    keys: HashMap<LockKey, u32>,
+    keys: HashMap<LockKey, (u32, Incarnation)>,
     of_user: HashMap<u32, usize>,
 }
 
@@ -58,8 +59,10 @@ pub(crate) struct Handle {
     pub(crate) write: bool,
     /// The user who opened it. Root's writes leave set-user-id as it is.
     pub(crate) uid: u32,
-    /// The life of the node in which it was opened: the open file is registered for this life only.
-    pub(crate) life: Incarnation,
+    /// The life of the node in which the metadata knows that it is open; `None` once it is closed.
+    pub(crate) life: Mutex<Option<Incarnation>>,
+    /// Whose it is.
+    pub(crate) session: Weak<Session>,
     /// The holder and the generation; `None` for a file that had no bytes yet.
     pub(crate) place: Mutex<Option<(NodeNo, u64)>>,
     /// Whether anything may have been written by it.
@@ -147,17 +150,29 @@ impl Session {
         locks.keys.contains_key(&key) || locks.of_user.get(&uid).is_none_or(|count| *count < LOCKS_MAX)
     }
 
-    pub(crate) fn add_lock(&self, key: LockKey, uid: u32) {
+    pub(crate) fn add_lock(&self, key: LockKey, uid: u32, life: Incarnation) {
         let mut locks = lock(&self.locks);
-        if let std::collections::hash_map::Entry::Vacant(entry) = locks.keys.entry(key) {
-            entry.insert(uid);
-            *locks.of_user.entry(uid).or_default() += 1;
+        match locks.keys.entry(key) {
+            std::collections::hash_map::Entry::Vacant(entry) => {
+                entry.insert((uid, life));
+                *locks.of_user.entry(uid).or_default() += 1;
+            }
+            std::collections::hash_map::Entry::Occupied(mut entry) => {
+                // What was lost with an earlier life is lost, whatever is locked now.
+                let first = entry.get().1.min(life);
+                entry.get_mut().1 = first;
+            }
         }
+    }
+
+    /// Whether there were locks of the inode in an earlier life than `life`: they ended with it.
+    pub(crate) fn has_lost_locks(&self, id: InodeId, life: Incarnation) -> bool {
+        lock(&self.locks).keys.iter().any(|((of, ..), (_, given))| *of == id && *given < life)
     }
 
     pub(crate) fn end_lock(&self, key: LockKey) {
         let mut locks = lock(&self.locks);
-        if let Some(uid) = locks.keys.remove(&key) {
+        if let Some((uid, _)) = locks.keys.remove(&key) {
             less(&mut locks.of_user, uid);
         }
     }
@@ -206,13 +221,17 @@ mod tests {
     fn locks_that_ended_leave_room_and_users_do_not_share_it() {
         let session = Session::default();
         for round in 0..LOCKS_MAX as u64 + 10 {
-            session.add_lock((InodeId(7), round, true), 1);
+            session.add_lock((InodeId(7), round, true), 1, Incarnation(1));
             session.end_lock((InodeId(7), round, true));
         }
-        (0..LOCKS_MAX as u64).for_each(|owner| session.add_lock((InodeId(7), owner, true), 1));
+        (0..LOCKS_MAX as u64)
+            .for_each(|owner| session.add_lock((InodeId(7), owner, true), 1, Incarnation(1)));
         assert!(!session.has_room_for_lock((InodeId(8), 0, true), 1));
         assert!(session.has_room_for_lock((InodeId(7), 5, true), 1), "it is there already");
         assert!(session.has_room_for_lock((InodeId(8), 0, true), 2));
+        assert!(!session.has_lost_locks(InodeId(7), Incarnation(1)));
+        assert!(session.has_lost_locks(InodeId(7), Incarnation(2)));
+        assert!(!session.has_lost_locks(InodeId(8), Incarnation(2)));
         assert_eq!(session.take_locks().len(), LOCKS_MAX);
         assert!(session.has_room_for_lock((InodeId(8), 0, true), 1));
     }
@@ -221,10 +240,12 @@ mod tests {
     fn files_are_counted_for_each_user() {
         let session = Session::default();
         let file = |uid, id| {
-            let (read, write, life, place) = (true, false, Incarnation(1), Mutex::new(None));
+            let (read, write, place) = (true, false, Mutex::new(None));
+            let (life, session) = (Mutex::new(Some(Incarnation(1))), Weak::new());
             let (wrote, asked_in) = (AtomicBool::new(false), AtomicU64::new(0));
             let (quotas, end) = (Vec::new(), AtomicU64::new(0));
-            Arc::new(Handle { id: InodeId(id), read, write, uid, life, place, wrote, asked_in, quotas, end })
+            let id = InodeId(id);
+            Arc::new(Handle { id, read, write, uid, life, session, place, wrote, asked_in, quotas, end })
         };
         (0..HANDLES_MAX as u64).for_each(|number| session.add(number, file(1, number / 2)));
         assert!(!session.has_room(1));

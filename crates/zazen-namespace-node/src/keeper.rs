@@ -64,12 +64,19 @@ fn run(node: &Weak<NamespaceNode>) {
     let mut folder_at = Instant::now() + FOLDER;
     let mut folder = 0;
     let mut repair_at = None;
+    let mut lived = None;
     loop {
         let Some(node) = node.upgrade() else { return };
         if node.stopping.load(Ordering::Relaxed) {
             return;
         }
-        if node.identity().is_ok() {
+        if let Ok((_, life)) = node.identity() {
+            if lived.replace(life).is_some_and(|before| before != life) {
+                tracing::warn!(
+                    "namespace: this node begins a new life: for longer than its lease the others heard nothing \
+                     of it, and took over its partitions. Was it paused, or overloaded?"
+                );
+            }
             let due = node.waiting.seals.due();
             if !due.is_empty() {
                 node.seal_all(&due);

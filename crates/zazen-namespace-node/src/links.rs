@@ -147,6 +147,14 @@ struct Queue {
     has_thread: bool,
 }
 
+/// Why a call gave no reply.
+pub(crate) enum Failed {
+    /// It was not sent.
+    Before(Error),
+    /// It was sent, and may have been executed.
+    Meanwhile(Error),
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -255,8 +263,23 @@ impl Links {
         bulk: &[u8],
         patience: Duration,
     ) -> Result<Reply> {
+        let called = self.try_call(address, function, payload, bulk, patience);
+        called.map_err(|failed| match failed {
+            Failed::Before(error) | Failed::Meanwhile(error) => error,
+        })
+    }
+
+    /// The same; a failure says whether the call may have been executed.
+    pub(crate) fn try_call(
+        &self,
+        address: &str,
+        function: u16,
+        payload: &[u8],
+        bulk: &[u8],
+        patience: Duration,
+    ) -> std::result::Result<Reply, Failed> {
         let peer = self.peer(address);
-        let mut connection = self.connect(&peer)?;
+        let mut connection = self.connect(&peer).map_err(Failed::Before)?;
         connection.set_timeout(Some(patience));
         let bulk: &[&[u8]] = if bulk.is_empty() { &[] } else { &[bulk] };
         let reply = connection.call(service::NAMESPACE, function, payload, bulk);
@@ -269,7 +292,7 @@ impl Links {
             // The others are to the same life of the daemon.
             idle.connections.clear();
         }
-        reply
+        reply.map_err(Failed::Meanwhile)
     }
 
     fn connect(&self, peer: &Peer) -> Result<Connection> {

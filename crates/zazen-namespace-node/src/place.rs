@@ -54,7 +54,7 @@ impl NamespaceNode {
     /// Another node has a new file here. The metadata must say so: an object that was lost is never
     /// made anew.
     pub(crate) fn make_for_other(&self, name: ObjectName) -> Result<(), Errno> {
-        let (me, _) = self.identity().map_err(|_| Errno::ETIMEDOUT)?;
+        let (me, _) = self.joined_soon()?;
         let attributes = self.attributes(name.id)?;
         let place = attributes.place.ok_or(Errno::ESTALE)?;
         if (place.holder, place.generation) != (me, name.generation) {

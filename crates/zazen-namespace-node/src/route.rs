@@ -3,16 +3,21 @@
 //!
 //! A request keeps its number when it is repeated, so it is executed once, whatever is lost on the
 //! way. After [`PATIENCE`] its outcome is unknown, and the caller is told so.
+//!
+//! The life of this node may end meanwhile: its lease ran out while it was paused, or while the
+//! others did not hear it. It then begins a new life, and what was not executed is asked anew in it.
 
 use crate::handles::{Session, lock};
+use crate::links::Failed;
 use crate::node::NamespaceNode;
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use zazen_core::Credentials;
+use zazen_core::{Credentials, Error, ErrorKind};
 use zazen_namespace::operation::{Answer, GetMany, MANY_MAX, Operation, Request, Response};
 use zazen_namespace::service::{ASKS_MAX, Requests, Responses, namespace_fn};
 use zazen_namespace::split::{Errand, Next};
-use zazen_namespace::{Attributes, Errno, InodeId, NodeNo, PartitionNo};
+use zazen_namespace::{Attributes, Errno, Incarnation, InodeId, NodeNo, PartitionNo};
 use zazen_wire::Message;
 
 /// How long an operation may take, repeats and all.
@@ -22,6 +27,19 @@ const ROUND: Duration = Duration::from_secs(6);
 /// Between two tries, at first and at most.
 const PAUSE: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
+/// How often it is looked whether this node has joined.
+const JOIN_LOOK: Duration = Duration::from_millis(20);
+
+/// An answer, and the life of this node in which it was asked.
+pub(crate) type Routed = (Answer, Incarnation);
+
+/// What came of a request.
+#[derive(Clone)]
+enum Outcome {
+    Answered(Answer),
+    /// The node's life has ended, and the request was not executed, or may be executed twice.
+    Again,
+}
 
 /// Root, for what the daemon itself asks.
 pub(crate) fn root() -> Credentials {
@@ -37,11 +55,70 @@ fn gives_place(operation: &Operation) -> bool {
     }
 }
 
+/// Whether nothing is lost or seen twice if the operation is executed in a life that has ended, and
+/// again in the next one.
+fn may_come_twice(operation: &Operation) -> bool {
+    match operation {
+        Operation::Lookup(_)
+        | Operation::GetAttributes(_)
+        | Operation::GetMany(_)
+        | Operation::ReadDirectory(_)
+        | Operation::ReadLink(_)
+        | Operation::GetXattr(_)
+        | Operation::ListXattr(_)
+        | Operation::Parent(_)
+        | Operation::Buckets(_)
+        // The first open ended with its life.
+        | Operation::Open(_)
+        | Operation::Commit(_)
+        | Operation::SetAttributes(_)
+        | Operation::Lock(_)
+        | Operation::Copied(_)
+        | Operation::TakeOver(_) => true,
+        Operation::Create(create) => create.open.is_some() && !create.exclusive,
+        Operation::SetXattr(set) => set.value.is_some() && !set.create && !set.replace,
+        _ => false,
+    }
+}
+
 impl NamespaceNode {
+    /// Who this node is, as soon as it has joined the others, and has begun another life than
+    /// `ended`. Waits until `deadline`: a life that has ended is followed by the next one within
+    /// moments. Fails at once if the node answers nobody any more.
+    pub(crate) fn joined(
+        &self,
+        deadline: Instant,
+        ended: Option<Incarnation>,
+    ) -> zazen_core::Result<(NodeNo, Incarnation)> {
+        loop {
+            let identity = self.identity();
+            if identity.as_ref().is_ok_and(|(_, life)| Some(*life) != ended) {
+                return identity;
+            }
+            let gives_up = self.stopping.load(Ordering::Relaxed) || self.driver.broken().is_some();
+            if gives_up || Instant::now() >= deadline {
+                let why = "the others count this node as lost, and it has not joined them again";
+                let ended = |_| Error::new(ErrorKind::Unavailable, format!("{}: {why}", self.told.name));
+                return Err(identity.map_or_else(|error| error, ended));
+            }
+            std::thread::sleep(JOIN_LOOK);
+        }
+    }
+
+    /// The same, for as long as an operation may take.
+    pub(crate) fn joined_soon(&self) -> Result<(NodeNo, Incarnation), Errno> {
+        self.joined(Instant::now() + PATIENCE, None).map_err(|_| Errno::ETIMEDOUT)
+    }
+
     /// Asks operations; one answer for each, in order. Those on one partition are executed in this
-    /// order. [`Answer::Moved`] and [`Answer::Split`] do not come back.
+    /// order. [`Answer::Moved`], [`Answer::Split`] and [`Answer::Ended`] do not come back.
     pub(crate) fn route(&self, asks: Vec<(Credentials, Operation)>) -> Vec<Answer> {
-        let mut answers: Vec<Option<Answer>> = vec![None; asks.len()];
+        self.route_in_lives(asks).into_iter().map(|(answer, _)| answer).collect()
+    }
+
+    /// The same, with the life in which each was answered: what is opened is open for this life.
+    pub(crate) fn route_in_lives(&self, asks: Vec<(Credentials, Operation)>) -> Vec<Routed> {
+        let mut answers: Vec<Option<Routed>> = vec![None; asks.len()];
         let mut errands = Vec::with_capacity(asks.len());
         let layouts = lock(&self.layouts);
         for (at, (credentials, operation)) in asks.into_iter().enumerate() {
@@ -56,28 +133,71 @@ impl NamespaceNode {
                 (asks.into_iter().map(|ask| (credentials.clone(), ask)).collect::<Vec<_>>(), count)
             };
             let (asks, counts): (Vec<_>, Vec<_>) = errands.iter_mut().map(of_one).unzip();
-            let mut given = self.route_to_partitions(asks.into_iter().flatten().collect()).into_iter();
+            let asks = asks.into_iter().flatten().collect();
+            let mut given = self.route_to_partitions(asks, None).into_iter();
             let mut layouts = lock(&self.layouts);
             let mut left = Vec::new();
             for ((at, credentials, mut errand, _), count) in errands.into_iter().zip(counts) {
-                match errand.take(given.by_ref().take(count).collect(), &mut layouts) {
+                let (given, lives): (Vec<_>, Vec<_>) = given.by_ref().take(count).unzip();
+                // What is granted is the last answer of an errand.
+                let life = lives.first().copied().unwrap_or_default();
+                match errand.take(given, &mut layouts) {
                     Next::Ask(asks) => left.push((at, credentials, errand, asks)),
-                    Next::Done(answer) => answers[at] = Some(answer),
+                    Next::Done(answer) => answers[at] = Some((answer, life)),
                 }
             }
             errands = left;
         }
-        answers.into_iter().map(|answer| answer.unwrap_or_else(|| Answer::refused(Errno::EIO))).collect()
+        let none = || (Answer::refused(Errno::EIO), Incarnation::default());
+        answers.into_iter().map(|answer| answer.unwrap_or_else(none)).collect()
     }
 
-    /// Asks the partitions; one answer for each, in order.
-    fn route_to_partitions(&self, asks: Vec<(Credentials, Operation)>) -> Vec<Answer> {
-        if asks.is_empty() {
-            return Vec::new();
+    /// Asks an operation that is about what one life of this node has; done if that life has ended.
+    pub(crate) fn route_of_life(&self, life: Incarnation, operation: Operation) -> Answer {
+        let mut answers = self.route_to_partitions(vec![(root(), operation)], Some(life));
+        answers.pop().map_or_else(|| Answer::refused(Errno::EIO), |(answer, _)| answer)
+    }
+
+    /// Asks the partitions; one answer for each, in order. With `only`, all count as done when this
+    /// life has ended.
+    fn route_to_partitions(
+        &self,
+        asks: Vec<(Credentials, Operation)>,
+        only: Option<Incarnation>,
+    ) -> Vec<Routed> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut answers: Vec<Option<Routed>> = vec![None; asks.len()];
+        let mut open: Vec<(usize, (Credentials, Operation))> = asks.into_iter().enumerate().collect();
+        let mut ended = None;
+        while !open.is_empty() {
+            let Ok((node, life)) = self.joined(deadline, ended) else { break };
+            if only.is_some_and(|only| only != life) {
+                open.iter().for_each(|(at, _)| answers[*at] = Some((Answer::Done, life)));
+                break;
+            }
+            let asks = open.iter().map(|(_, ask)| ask.clone()).collect();
+            let outcomes = self.route_in_life(node, life, asks, deadline);
+            let mut again = Vec::new();
+            for ((at, ask), outcome) in open.into_iter().zip(outcomes) {
+                match outcome {
+                    Outcome::Answered(answer) => answers[at] = Some((answer, life)),
+                    Outcome::Again => again.push((at, ask)),
+                }
+            }
+            open = again;
+            ended = Some(life);
         }
-        let Ok((node, incarnation)) = self.identity() else {
-            return asks.iter().map(|_| Answer::refused(Errno::ETIMEDOUT)).collect();
-        };
+        let unknown = || (Answer::refused(Errno::ETIMEDOUT), Incarnation::default());
+        answers.into_iter().map(|answer| answer.unwrap_or_else(unknown)).collect()
+    }
+
+    fn route_in_life(
+        &self,
+        node: NodeNo,
+        incarnation: Incarnation,
+        asks: Vec<(Credentials, Operation)>,
+        deadline: Instant,
+    ) -> Vec<Outcome> {
         let epoch = self.map().epoch;
         let mut slot = self.slots.take(node, incarnation);
         let oldest = slot.number;
@@ -96,7 +216,7 @@ impl NamespaceNode {
             })
             .collect();
         slot.number += requests.len() as u64;
-        let (answers, known) = self.until_answered(node, requests);
+        let (answers, known) = self.until_answered(node, requests, deadline);
         // A request whose outcome is unknown may still come: its slot is not used again.
         if known {
             self.slots.give(slot);
@@ -104,9 +224,15 @@ impl NamespaceNode {
         answers
     }
 
-    fn until_answered(&self, me: NodeNo, mut requests: Vec<Request>) -> (Vec<Answer>, bool) {
-        let deadline = Instant::now() + PATIENCE;
-        let mut answers: Vec<Option<Answer>> = vec![None; requests.len()];
+    fn until_answered(
+        &self,
+        me: NodeNo,
+        mut requests: Vec<Request>,
+        deadline: Instant,
+    ) -> (Vec<Outcome>, bool) {
+        let mut answers: Vec<Option<Outcome>> = vec![None; requests.len()];
+        // Which may have been executed by a try that was not answered.
+        let mut perhaps = vec![false; requests.len()];
         let mut pause = PAUSE;
         loop {
             let map = self.map();
@@ -119,7 +245,9 @@ impl NamespaceNode {
                 match map.partitions.get(request.operation.partition().0 as usize) {
                     Some(seat) => groups.entry(seat.primary).or_default().push(at),
                     // No such partition: an inode's number that was never given out.
-                    None if !map.partitions.is_empty() => answers[at] = Some(Answer::refused(Errno::ESTALE)),
+                    None if !map.partitions.is_empty() => {
+                        answers[at] = Some(Outcome::Answered(Answer::refused(Errno::ESTALE)));
+                    }
                     None => {}
                 }
             }
@@ -131,26 +259,38 @@ impl NamespaceNode {
                 let batch: Vec<Request> = group.iter().map(|at| requests[*at].clone()).collect();
                 let left = deadline.saturating_duration_since(Instant::now()).min(ROUND);
                 let responses = if primary == me {
-                    self.execute(batch, left)
+                    self.execute(batch, left).into_iter().map(Some).collect()
                 } else {
                     let address = map.nodes.iter().find(|node| node.node == primary);
                     address.map(|node| self.forward(&node.addr, batch, left)).unwrap_or_default()
                 };
                 for (at, response) in group.iter().zip(responses) {
-                    let again = match &response.answer {
-                        Answer::Moved(_) => true,
-                        Answer::Refused(refused) => refused.errno == Errno::ETIMEDOUT,
-                        _ => false,
-                    };
-                    if !again && response.number == requests[*at].number {
-                        answers[*at] = Some(response.answer);
+                    let answer = response.filter(|response| response.number == requests[*at].number);
+                    match answer.map(|response| response.answer) {
+                        None => perhaps[*at] = true,
+                        Some(Answer::Moved(moved)) => perhaps[*at] |= moved.perhaps,
+                        Some(Answer::Refused(refused)) if refused.errno == Errno::ETIMEDOUT => {
+                            perhaps[*at] = true;
+                        }
+                        Some(Answer::Ended) => {
+                            let operation = &requests[*at].operation;
+                            answers[*at] = Some(match operation {
+                                // What the life had open ended with it.
+                                Operation::Release(_) => Outcome::Answered(Answer::Done),
+                                _ if perhaps[*at] && !may_come_twice(operation) => {
+                                    Outcome::Answered(Answer::refused(Errno::ETIMEDOUT))
+                                }
+                                _ => Outcome::Again,
+                            });
+                        }
+                        Some(answer) => answers[*at] = Some(Outcome::Answered(answer)),
                     }
                 }
             }
             let open = answers.iter().any(Option::is_none);
-            let late = Instant::now() >= deadline || self.stopping.load(std::sync::atomic::Ordering::Relaxed);
+            let late = Instant::now() >= deadline || self.stopping.load(Ordering::Relaxed);
             if !open || late || self.driver.broken().is_some() {
-                let unknown = || Answer::refused(Errno::ETIMEDOUT);
+                let unknown = || Outcome::Answered(Answer::refused(Errno::ETIMEDOUT));
                 return (answers.into_iter().map(|answer| answer.unwrap_or_else(unknown)).collect(), !open);
             }
             std::thread::sleep(pause);
@@ -158,18 +298,28 @@ impl NamespaceNode {
         }
     }
 
-    /// Asks another daemon. No responses if it does not answer.
-    fn forward(&self, address: &str, requests: Vec<Request>, patience: Duration) -> Vec<Response> {
+    /// Asks another daemon. `None` for each that may have come there and was not answered; nothing
+    /// if none came there.
+    fn forward(&self, address: &str, requests: Vec<Request>, patience: Duration) -> Vec<Option<Response>> {
         let asked = requests.len();
         let payload = Requests { requests }.encode();
-        let reply = self.links.call(address, namespace_fn::REQUEST, &payload, &[], patience);
-        let responses = reply.and_then(|reply| Responses::decode(&reply.payload));
-        match responses {
-            Ok(responses) if responses.responses.len() == asked => responses.responses,
-            Ok(_) => Vec::new(),
+        let called = self.links.try_call(address, namespace_fn::REQUEST, &payload, &[], patience);
+        let reply = match called {
+            Err(Failed::Before(error)) => {
+                tracing::debug!("namespace: requests to {address}: {error}");
+                return Vec::new();
+            }
+            Err(Failed::Meanwhile(error)) => Err(error),
+            Ok(reply) => Ok(reply),
+        };
+        match reply.and_then(|reply| Responses::decode(&reply.payload)) {
+            Ok(responses) if responses.responses.len() == asked => {
+                responses.responses.into_iter().map(Some).collect()
+            }
+            Ok(_) => vec![None; asked],
             Err(error) => {
                 tracing::debug!("namespace: requests to {address}: {error}");
-                Vec::new()
+                vec![None; asked]
             }
         }
     }

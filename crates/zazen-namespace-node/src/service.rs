@@ -6,6 +6,7 @@ use crate::node::NamespaceNode;
 use crate::route::PATIENCE;
 use std::io::Write as _;
 use std::sync::Arc;
+use std::time::Instant;
 use zazen_call::{Call, Caller, Reply, Service};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_namespace::Errno;
@@ -170,7 +171,7 @@ impl Service for NamespaceService {
                 if asks.len() > ASKS_MAX {
                     return Err(Error::new(ErrorKind::TooLarge, format!("more than {ASKS_MAX} operations")));
                 }
-                node.identity()?;
+                node.joined(Instant::now() + PATIENCE, None)?;
                 let session = node.session(caller.connection);
                 Ok(payload(&Answers { answers: node.ask(caller, &session, asks) }))
             }

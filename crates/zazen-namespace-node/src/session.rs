@@ -1,12 +1,13 @@
 //! What callers ask, open and lock. All that a caller has ends with it.
 
 use crate::copies;
+use crate::data::Tries;
 use crate::driver::wall_ns;
 use crate::handles::{Handle, LockKey, Session, lock};
 use crate::limit::Of;
 use crate::node::NamespaceNode;
 use crate::objects::{self, ObjectName};
-use crate::route::root;
+use crate::route::{Routed, root};
 use crate::squash::squash;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +18,7 @@ use zazen_namespace::operation::{
     Answer, At, Entry, Grant, Lock, LockWanted, Mode, Open, Operation, Release,
 };
 use zazen_namespace::service::{Answered, Ask};
-use zazen_namespace::{Attributes, Errno, Incarnation, InodeId, Kind};
+use zazen_namespace::{Attributes, Errno, Incarnation, InodeId, Kind, NodeNo};
 
 /// What the listings of one call may take together; a listing beyond gets one entry or a few.
 const LISTINGS_BYTES_MAX: u32 = 4 << 20;
@@ -46,9 +47,8 @@ struct Asked {
     lock: Option<(LockKey, LockWanted, bool)>,
     /// Whether the inodes in the answer become known to the session.
     leads: bool,
-    /// When and in which life the call came.
+    /// When the call came.
     since_ns: i64,
-    life: Incarnation,
     /// What it means for copies of files.
     copies: Option<OfCopies>,
     /// What bounds what it makes.
@@ -159,7 +159,7 @@ fn attributes_in(answer: &mut Answer) -> Vec<&mut Attributes> {
 
 impl NamespaceNode {
     /// Answers what a caller asks.
-    pub(crate) fn ask(&self, caller: &Caller, session: &Session, asks: Vec<Ask>) -> Vec<Answered> {
+    pub(crate) fn ask(&self, caller: &Caller, session: &Arc<Session>, asks: Vec<Ask>) -> Vec<Answered> {
         let mut answers = Vec::with_capacity(asks.len());
         let mut asks = asks.into_iter().peekable();
         let mut listings = LISTINGS_BYTES_MAX;
@@ -189,8 +189,8 @@ impl NamespaceNode {
         answers
     }
 
-    fn ask_portion(&self, caller: &Caller, session: &Session, asks: Vec<Ask>) -> Vec<Answered> {
-        let Ok((_, life)) = self.identity() else {
+    fn ask_portion(&self, caller: &Caller, session: &Arc<Session>, asks: Vec<Ask>) -> Vec<Answered> {
+        let Ok((_, life)) = self.joined_soon() else {
             let unknown = || Answered { answer: Answer::refused(Errno::ETIMEDOUT), handle: 0 };
             return asks.iter().map(|_| unknown()).collect();
         };
@@ -216,7 +216,6 @@ impl NamespaceNode {
                         lock,
                         leads,
                         since_ns,
-                        life,
                         copies,
                         quotas,
                         directory,
@@ -228,13 +227,13 @@ impl NamespaceNode {
             }
         }
         let touched = self.touched(caller.connection, routed.iter().map(|(_, operation)| operation));
-        let routed = self.route(routed);
-        self.asked(caller.connection, touched, &routed);
+        let routed = self.route_in_lives(routed);
+        self.asked(caller.connection, touched, routed.iter().map(|(answer, _)| answer));
         let mut given = routed.into_iter().zip(kept);
         let finish = |answer: Option<Answer>| match answer {
             Some(answer) => Answered { answer, handle: 0 },
             None => match given.next() {
-                Some((answer, asked)) => self.finish(session, answer, &asked),
+                Some((routed, asked)) => self.finish(session, routed, &asked),
                 None => Answered { answer: Answer::refused(Errno::EIO), handle: 0 },
             },
         };
@@ -373,11 +372,11 @@ impl NamespaceNode {
         if open.is_empty() {
             return Err(Errno::EBADF);
         }
-        let mut open = open.iter().filter(|handle| handle.life == life).peekable();
-        if open.peek().is_none() {
-            // The locks of an earlier life of the node are gone.
+        // A lock of an earlier life of the node ended with it. Nobody may think that it holds.
+        if asked.wanted != LockWanted::Unlock && session.has_lost_locks(asked.id, life) {
             return Err(Errno::EIO);
         }
+        let mut open = open.iter();
         let allowed = match asked.wanted {
             LockWanted::Exclusive if !asked.whole => open.any(|handle| handle.write),
             LockWanted::Shared if !asked.whole => open.any(|handle| handle.read),
@@ -398,7 +397,7 @@ impl NamespaceNode {
     }
 
     /// Makes a handle of a grant, and brings attributes up to date.
-    fn finish(&self, session: &Session, answer: Answer, asked: &Asked) -> Answered {
+    fn finish(&self, session: &Arc<Session>, (answer, life): Routed, asked: &Asked) -> Answered {
         if asked.leads {
             inodes_in(&answer).into_iter().for_each(|id| session.learn(id));
         }
@@ -415,22 +414,26 @@ impl NamespaceNode {
             let late = Answer::refused(Errno::ETIMEDOUT);
             match wanted {
                 // One that nobody answered may be held, too.
-                LockWanted::Shared | LockWanted::Exclusive if answer == Answer::Done || answer == late => {
-                    session.add_lock(key, asked.credentials.uid);
+                LockWanted::Shared | LockWanted::Exclusive
+                    if answer == Answer::Done || answer == late && life != Incarnation::default() =>
+                {
+                    session.add_lock(key, asked.credentials.uid, life);
                 }
                 LockWanted::Unlock if all && answer == Answer::Done => session.end_lock(key),
                 _ => {}
             }
         }
         let mut answer = match (answer, &asked.mode) {
-            (Answer::Grant(grant), Some(mode)) => return self.opened(session, grant, mode, asked),
+            (Answer::Grant(grant), Some(mode)) => return self.opened(session, grant, life, mode, asked),
             // The name leads to an inode of another partition: it is opened there.
             (Answer::Entry(entry), Some(mode)) if entry.attributes.is_none() => {
                 let open = Operation::Open(Open { id: entry.id, mode: mode.clone() });
-                return match self.route_one(asked.credentials.clone(), open) {
-                    Ok(Answer::Grant(grant)) => self.opened(session, grant, mode, asked),
-                    Ok(_) => Answered { answer: Answer::refused(Errno::EIO), handle: 0 },
-                    Err(errno) => Answered { answer: Answer::refused(errno), handle: 0 },
+                return match self.route_in_lives(vec![(asked.credentials.clone(), open)]).pop() {
+                    Some((Answer::Grant(grant), life)) => self.opened(session, grant, life, mode, asked),
+                    Some((Answer::Refused(refused), _)) => {
+                        Answered { answer: Answer::Refused(refused), handle: 0 }
+                    }
+                    _ => Answered { answer: Answer::refused(Errno::EIO), handle: 0 },
                 };
             }
             (answer, _) => answer,
@@ -441,7 +444,14 @@ impl NamespaceNode {
         Answered { answer, handle: 0 }
     }
 
-    fn opened(&self, session: &Session, mut grant: Grant, mode: &Mode, asked: &Asked) -> Answered {
+    fn opened(
+        &self,
+        session: &Arc<Session>,
+        mut grant: Grant,
+        life: Incarnation,
+        mode: &Mode,
+        asked: &Asked,
+    ) -> Answered {
         let mut refusal = None;
         let quotas = match mode.write && asked.credentials.uid != 0 {
             true => self.quotas_of_file(&grant.attributes, asked.directory).unwrap_or_else(|errno| {
@@ -456,8 +466,9 @@ impl NamespaceNode {
             read: mode.read,
             write: mode.write,
             uid: asked.credentials.uid,
-            life: asked.life,
-            place: Mutex::new(grant.attributes.place.as_ref().map(|place| (place.holder, place.generation))),
+            life: Mutex::new(Some(life)),
+            session: Arc::downgrade(session),
+            place: Mutex::new(place_of(&grant.attributes)),
             wrote: AtomicBool::new(false),
             asked_in: AtomicU64::new(self.map().epoch.0),
             quotas,
@@ -502,7 +513,7 @@ impl NamespaceNode {
         let (Kind::File, Some(place)) = (attributes.kind, &attributes.place) else {
             return Ok(None);
         };
-        let (me, _) = self.identity().map_err(|_| Errno::ETIMEDOUT)?;
+        let (me, _) = self.joined_soon()?;
         if place.holder == me {
             let name = ObjectName { id: attributes.id, generation: place.generation };
             if mode.truncate {
@@ -575,7 +586,7 @@ impl NamespaceNode {
         let name = ObjectName { id: attributes.id, generation: place.generation };
         let told = match self.identity() {
             Ok((me, _)) if me == place.holder => self.commit_object(name, true),
-            _ => self.commit_there(place.holder, name, true),
+            _ => self.commit_there(place.holder, name, true, Tries::One),
         };
         // If the holder does not answer, the last commit is what is known.
         if told == Ok(true)
@@ -593,15 +604,54 @@ impl NamespaceNode {
     }
 
     fn release(&self, handle: &Handle) {
-        // What was open in an earlier life ended with it. It must not end an open file of this life.
-        if self.identity().is_ok_and(|(_, life)| life != handle.life) {
-            return;
-        }
+        let Some(life) = lock(&handle.life).take() else { return };
         let (writers, readers) = (u32::from(handle.write), u32::from(!handle.write));
         let release = Release { id: handle.id, writers, readers, commit: None };
-        if let Err(errno) = self.route_one(root(), Operation::Release(release)) {
-            tracing::debug!("namespace: release of inode {}: {errno}", handle.id);
+        // What was open in an earlier life ended with it. It must not end an open file of this life.
+        match self.route_of_life(life, Operation::Release(release)) {
+            Answer::Done => {}
+            answer => tracing::debug!("namespace: release of inode {}: {answer:?}", handle.id),
         }
+    }
+
+    /// Opens a file again that was open in an earlier life of the node: that ended, and with it all
+    /// that it had open.
+    ///
+    /// `EIO` if the caller had locks of the file, which others may have got since; and if it wrote
+    /// bytes that are the file's no more. `EBADF` if the file was removed meanwhile.
+    pub(crate) fn bring_into(&self, life: Incarnation, handle: &Handle) -> Result<(), Errno> {
+        let mut open_in = lock(&handle.life);
+        match *open_in {
+            Some(known) if known == life => return Ok(()),
+            Some(_) => {}
+            None => return Err(Errno::EBADF),
+        }
+        if handle.session.upgrade().is_some_and(|session| session.has_lost_locks(handle.id, life)) {
+            return Err(Errno::EIO);
+        }
+        let mode = Mode { read: handle.read, write: handle.write, truncate: false };
+        let open = Operation::Open(Open { id: handle.id, mode });
+        let (grant, life) = match self.route_in_lives(vec![(root(), open)]).pop() {
+            Some((Answer::Grant(grant), life)) => (grant, life),
+            Some((Answer::Refused(refused), _)) if refused.errno == Errno::ESTALE => {
+                return Err(Errno::EBADF);
+            }
+            Some((Answer::Refused(refused), _)) => return Err(refused.errno),
+            _ => return Err(Errno::EIO),
+        };
+        *open_in = Some(life);
+        let mut place = lock(&handle.place);
+        let found = place_of(&grant.attributes);
+        if place.is_some() && *place != found && handle.wrote.load(Ordering::Relaxed) {
+            tracing::warn!("namespace: inode {} has other bytes than those that were written", handle.id);
+            drop(place);
+            drop(open_in);
+            // Nothing is written to bytes that are nobody's.
+            self.release(handle);
+            return Err(Errno::EIO);
+        }
+        *place = found;
+        Ok(())
     }
 
     /// The caller is gone: what it had open is closed, what it had locked is free.
@@ -627,14 +677,19 @@ impl NamespaceNode {
         }
         let Some((holder, generation)) = *lock(&handle.place) else { return Ok(false) };
         let name = ObjectName { id: handle.id, generation };
-        let (me, life) = self.identity().map_err(|_| Errno::ETIMEDOUT)?;
-        if holder == me && life != handle.life {
+        let (me, life) = self.joined_soon()?;
+        if holder == me && *lock(&handle.life) != Some(life) {
             // Only the metadata knows whether these are still the file's bytes.
             lock(&self.committed).remove(&name);
         }
         let told = match me == holder {
             true => self.commit_object(name, handle.by_root()),
-            false => self.commit_there(holder, name, handle.by_root()),
+            false => self.commit_there(
+                holder,
+                name,
+                handle.by_root(),
+                if wrote { Tries::Many } else { Tries::One },
+            ),
         };
         match told {
             Err(_) if !wrote && me != holder => Ok(false),
@@ -663,6 +718,11 @@ fn copies_of(operation: &Operation) -> Option<OfCopies> {
         Operation::SetXattr(set) if set.name.as_bytes() == copies::WANTED => Some(OfCopies::Of(set.id)),
         _ => None,
     }
+}
+
+/// Where a file's bytes are: the holder, and the generation.
+fn place_of(attributes: &Attributes) -> Option<(NodeNo, u64)> {
+    attributes.place.as_ref().map(|place| (place.holder, place.generation))
 }
 
 /// The files that an operation that makes files has made.

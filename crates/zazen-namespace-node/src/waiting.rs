@@ -53,6 +53,10 @@ pub(crate) struct Balancing {
     pub(crate) age_s: u64,
     /// The next folder of objects.
     pub(crate) folder: u64,
+    /// The disks when the work began.
+    pub(crate) begun: Vec<NodeSpace>,
+    /// The bytes that went to each node since then. The nodes tell their space only now and then.
+    pub(crate) given: BTreeMap<NodeNo, u64>,
 }
 
 impl Waiting {

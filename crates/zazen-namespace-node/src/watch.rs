@@ -94,7 +94,12 @@ impl NamespaceNode {
     }
 
     /// Tells the other callers of this node what `caller` has changed.
-    pub(crate) fn asked(&self, caller: u64, touched: Vec<Touched>, answers: &[Answer]) {
+    pub(crate) fn asked<'a>(
+        &self,
+        caller: u64,
+        touched: Vec<Touched>,
+        answers: impl Iterator<Item = &'a Answer>,
+    ) {
         let mut all = Touched::default();
         for (touched, answer) in touched.into_iter().zip(answers) {
             if was_done(answer) {

@@ -110,7 +110,7 @@ impl Touched {
 
 pub(crate) fn was_done(answer: &Answer) -> bool {
     match answer {
-        Answer::Moved(_) => false,
+        Answer::Moved(_) | Answer::Ended => false,
         // It may have been done.
         Answer::Refused(refused) => refused.errno == Errno::ETIMEDOUT,
         _ => true,

@@ -401,6 +401,8 @@ zazen_wire::messages! {
     Moved {
         /// The newest map that the node knows. The client gets it, and asks again.
         epoch: Epoch,
+        /// Whether it may have been executed nevertheless.
+        perhaps: bool,
     }
 
     /// How a directory is split: see [`crate::split`].
@@ -471,8 +473,8 @@ impl Field for LockWanted {
 }
 
 tagged! {
-    /// What is asked. The answer to each is named behind it; any may be [`Answer::Refused`] or
-    /// [`Answer::Moved`].
+    /// What is asked. The answer to each is named behind it; any may be [`Answer::Refused`],
+    /// [`Answer::Moved`] or [`Answer::Ended`].
     Operation {
         /// → [`Answer::Entry`].
         Lookup = 1 (At),
@@ -553,6 +555,9 @@ tagged! {
         Blocking = 12 (Blocking),
         /// The names of the directory are in its buckets. Nothing was done.
         Split = 13 (Layout),
+        /// The life of the asking node has ended. Nothing was done now; whether an earlier try of
+        /// the same request was executed is not known any more.
+        Ended = 14,
     }
 }
 

@@ -183,6 +183,7 @@ fn kill_9_at_two_replicas_loses_no_acknowledged_change() {
     let mut cluster = Cluster::with(4, &["--namespace-replicas", "2"]);
     let survivors: Vec<Namespace> = (0..3).map(|at| cluster.client(at)).collect();
     let backed = |ns: &Namespace| ns.map().unwrap().partitions.iter().all(|seat| !seat.backups.is_empty());
+    let up = |ns: &Namespace| ns.map().unwrap().nodes.iter().filter(|node| node.up).count();
     eventually("each partition has a backup", || backed(&survivors[0]));
     for dir in 0..12 {
         survivors[0].mkdir(None, format!("/d{dir}").as_bytes(), 0o755).unwrap();
@@ -210,7 +211,8 @@ fn kill_9_at_two_replicas_loses_no_acknowledged_change() {
             survivors.iter().enumerate().map(|(at, ns)| scope.spawn(move || work(at, ns, stop))).collect();
         std::thread::sleep(Duration::from_secs(1));
         cluster.kill(3);
-        std::thread::sleep(Duration::from_secs(12));
+        eventually("the others take over", || up(&survivors[0]) == 3);
+        std::thread::sleep(Duration::from_secs(2));
         stop.store(true, Ordering::Relaxed);
         let mut made = Vec::new();
         let mut longest = Duration::ZERO;
@@ -240,6 +242,66 @@ fn kill_9_at_two_replicas_loses_no_acknowledged_change() {
     write(&back, "/d0/back", b"back").unwrap();
     assert_eq!(read(&survivors[0], "/d0/back").unwrap(), b"back");
     assert_eq!(read(&back, &made[0]).unwrap(), made[0].as_bytes());
+}
+
+/// A daemon that was stopped for longer than its lease has lost its partitions, and begins a new life.
+/// Its programs see no error, and what they have open stays open.
+#[test]
+fn a_pause_longer_than_the_lease_is_no_error_to_programs() {
+    let cluster = Cluster::with(3, &["--namespace-replicas", "2"]);
+    let nodes: Vec<Namespace> = (0..3).map(|at| cluster.client(at)).collect();
+    let backed = |ns: &Namespace| ns.map().unwrap().partitions.iter().all(|seat| !seat.backups.is_empty());
+    eventually("each partition has a backup", || backed(&nodes[1]));
+    for dir in 0..12 {
+        nodes[0].mkdir(None, format!("/d{dir}").as_bytes(), 0o755).unwrap();
+    }
+    write(&nodes[1], "/theirs", b"theirs").unwrap();
+    let own = nodes[0].open_or_create(None, b"/own", 0o644, WRITE, true).unwrap();
+    own.write_all_at(b"before", 0).unwrap();
+    let far = nodes[0].open(None, b"/theirs", WRITE).unwrap();
+    let reads = nodes[0].open(None, b"/own", READ).unwrap();
+    let me = nodes[0].hello().unwrap().node;
+    let is_up = |ns: &Namespace| ns.map().unwrap().nodes.iter().any(|node| node.node == me && node.up);
+    for _ in 0..2 {
+        let stop = AtomicBool::new(false);
+        let made = std::thread::scope(|scope| {
+            let work = |worker: usize| {
+                let mut made = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    let path = format!("/d{}/w{worker}-{}", made.len() % 12, made.len());
+                    write(&nodes[0], &path, path.as_bytes())
+                        .unwrap_or_else(|errno| panic!("{path}: {errno}"));
+                    made.push(path);
+                }
+                made
+            };
+            let threads: Vec<_> = (0..3).map(|worker| scope.spawn(move || work(worker))).collect();
+            std::thread::sleep(Duration::from_millis(300));
+            cluster.pause(0);
+            eventually("the others take over", || !is_up(&nodes[1]));
+            cluster.resume(0);
+            eventually("it begins a new life", || is_up(&nodes[1]));
+            stop.store(true, Ordering::Relaxed);
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        });
+        for path in &made {
+            assert_eq!(read(&nodes[2], path).as_deref(), Ok(path.as_bytes()), "{path}");
+            nodes[0].remove(None, path.as_bytes()).unwrap();
+        }
+        own.write_all_at(b" after", 6).unwrap();
+        far.write_all_at(b"T", 0).unwrap();
+        let mut got = [0; 12];
+        assert_eq!(reads.read_at(&mut got, 0), Ok(12));
+        assert_eq!(&got, b"before after");
+    }
+    drop(reads);
+    own.close().unwrap();
+    far.close().unwrap();
+    assert_eq!(read(&nodes[2], "/own").unwrap(), b"before after");
+    assert_eq!(read(&nodes[0], "/theirs").unwrap(), b"Theirs");
+    // Nothing counts as open any more.
+    let writing = |path: &str| nodes[1].stat(None, path.as_bytes(), true).unwrap().place.unwrap().writing;
+    assert!(!writing("/own") && !writing("/theirs"));
 }
 
 #[test]

@@ -205,7 +205,7 @@ impl<T: Tables> Node<T> {
         let answer = match self.shared.is_mine(partition) && !self.shared.broken {
             // It should be here, and is not.
             true => Answer::refused(Errno::EIO),
-            false => Answer::Moved(Moved { epoch: self.shared.map.epoch }),
+            false => Answer::Moved(Moved { epoch: self.shared.map.epoch, perhaps: false }),
         };
         let response = Response { number: request.number, answer };
         self.shared.out.push(Action::Reply { token, response });

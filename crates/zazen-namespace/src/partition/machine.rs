@@ -223,7 +223,7 @@ impl Partition {
             return self.reply(token, request.number, Answer::refused(Errno::EINVAL));
         }
         if self.is_gone(request.node, request.incarnation) {
-            return self.reply(token, request.number, Answer::refused(Errno::ESTALE));
+            return self.reply(token, request.number, Answer::Ended);
         }
         if changes(&request.operation) && self.answered_before(token, &request) {
             return;
@@ -288,7 +288,7 @@ impl Partition {
     /// Executes a request for the first time, or again after it has waited.
     pub(super) fn execute(&mut self, now_ns: i64, token: u64, request: Request) {
         if self.is_gone(request.node, request.incarnation) {
-            return self.reply(token, request.number, Answer::refused(Errno::ESTALE));
+            return self.reply(token, request.number, Answer::Ended);
         }
         let call = Call {
             now_ns,

@@ -33,7 +33,8 @@
 //!   `SetXattr`, `Lock`) are executed once for a (client, number), and a repeated one gets its
 //!   first answer. Attributes within that answer may be newer. A number below the client's `oldest`
 //!   is refused with `EIO`. A `Lock` that is not given changes nothing: its answer is kept in the
-//!   primary's memory only. A request of a life of a node that has ended is refused with `ESTALE`.
+//!   primary's memory only. A request of a life of a node that has ended is answered with
+//!   `Answer::Ended`: what that life was answered before is forgotten.
 //! - **Inodes elsewhere.** `Create` with `open` of an existing name whose inode another partition
 //!   keeps is answered with `Answer::Entry` without attributes: the client opens that inode by
 //!   `Open`.

@@ -63,7 +63,7 @@ impl Primary {
         let epoch = shared.map.epoch;
         for (_, held) in self.held {
             if let Held::Reply { token, response } = held {
-                let answer = Answer::Moved(Moved { epoch });
+                let answer = Answer::Moved(Moved { epoch, perhaps: true });
                 shared.out.push(Action::Reply { token, response: Response { answer, ..response } });
             }
         }

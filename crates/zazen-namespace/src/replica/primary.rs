@@ -81,7 +81,8 @@ impl<T: Tables> Replica<T> {
             let may = shared.may_answer() && !shared.is_young(partition);
             let hands = !shared.has(Planted::AnswerWhileHanding);
             let is_ready = self.primary().is_some_and(|primary| !(primary.handing && hands));
-            (!may || !is_ready).then_some(Answer::Moved(Moved { epoch: shared.map.epoch }))
+            let moved = Moved { epoch: shared.map.epoch, perhaps: false };
+            (!may || !is_ready).then_some(Answer::Moved(moved))
         };
         match answer {
             Some(answer) => {

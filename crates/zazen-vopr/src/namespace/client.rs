@@ -179,10 +179,6 @@ impl World {
             Answer::Refused(refused) => match refused.errno {
                 Errno::EEXIST => Seen::Exists,
                 Errno::ENOENT => Seen::Missing,
-                Errno::ESTALE => {
-                    self.give_up(at);
-                    return;
-                }
                 Errno::EIO if !self.spoiled => {
                     let what = format!("damaged: {:?}, though no disk went bad", call.errand.operation());
                     return self.fail(what);
@@ -193,6 +189,10 @@ impl World {
                     return;
                 }
             },
+            Answer::Ended => {
+                self.give_up(at);
+                return;
+            }
             other => {
                 let what = format!("answer: {other:?} to {:?}", call.errand.operation());
                 return self.fail(what);

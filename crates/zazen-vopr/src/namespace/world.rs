@@ -398,7 +398,8 @@ impl World {
             match action {
                 Action::Reply { token, response } => {
                     if let Some((client, is_late)) = self.hosts[host].tokens.remove(&token) {
-                        let refuses = matches!(response.answer, Answer::Moved(_) | Answer::Refused(_));
+                        let refuses =
+                            matches!(response.answer, Answer::Moved(_) | Answer::Refused(_) | Answer::Ended);
                         if is_late && !refuses {
                             let what = format!(
                                 "fence: a node's life ended, and its request is executed: {response:?}"

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub)]
 
+use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use zazen_call::Connection;
@@ -86,6 +87,16 @@ impl Cluster {
         if let Some(mut daemon) = self.nodes[at].daemon.take() {
             daemon.kill();
         }
+    }
+
+    /// Stops the daemon of a node, as a machine does that hangs.
+    pub fn pause(&self, at: usize) {
+        self.nodes[at].daemon.as_ref().unwrap().signal(Signal::STOP).unwrap();
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self, at: usize) {
+        self.nodes[at].daemon.as_ref().unwrap().signal(Signal::CONT).unwrap();
     }
 
     /// The log of a node's daemon.
