@@ -37,19 +37,26 @@ pub(crate) struct Books {
     pub(crate) walked: Option<Instant>,
     pub(crate) took: Duration,
     /// What this node's callers made, oldest first.
-    made: VecDeque<(Instant, HashMap<Of, Amount>)>,
+    made: VecDeque<Made>,
+}
+
+/// What was made from one time to another.
+struct Made {
+    first: Instant,
+    last: Instant,
+    amounts: HashMap<Of, Amount>,
 }
 
 impl Books {
     /// Forgets what was made long ago: no walk has succeeded since.
     pub(crate) fn forget_old(&mut self) {
-        self.made.retain(|(since, _)| since.elapsed() < KEEP);
+        self.made.retain(|made| made.last.elapsed() < KEEP);
     }
 
     /// What is used, as far as this node knows.
     pub(crate) fn used(&self, of: Of) -> Amount {
         let mut used = self.used.get(&of).copied().unwrap_or_default();
-        self.made.iter().filter_map(|(_, made)| made.get(&of)).for_each(|made| used.add(*made));
+        self.made.iter().filter_map(|made| made.amounts.get(&of)).for_each(|made| used.add(*made));
         used
     }
 
@@ -70,20 +77,23 @@ impl Books {
         if of.is_empty() {
             return;
         }
-        if self.made.back().is_none_or(|(since, _)| now.duration_since(*since) > GRAIN) {
-            self.made.push_back((now, HashMap::new()));
+        if self.made.back().is_none_or(|made| now.duration_since(made.first) > GRAIN) {
+            self.made.push_back(Made { first: now, last: now, amounts: HashMap::new() });
         }
-        if let Some((_, made)) = self.made.back_mut() {
-            of.iter().for_each(|of| made.entry(*of).or_default().add(more));
+        if let Some(made) = self.made.back_mut() {
+            made.last = now;
+            of.iter().for_each(|of| made.amounts.entry(*of).or_default().add(more));
         }
     }
 
-    /// A walk that began at `began` found this: what was made before is in it.
+    /// A walk that began at `began` found this: what was made before is in it. What was made since
+    /// may be in it, too, and counts: no limit is exceeded, but some of it may count twice until the
+    /// next walk.
     pub(crate) fn found(&mut self, began: Instant, took: Duration, used: HashMap<Of, Amount>) {
         self.used = used;
         self.walked = Some(began);
         self.took = took;
-        self.made.retain(|(since, _)| *since >= began);
+        self.made.retain(|made| made.last >= began);
     }
 
     pub(crate) fn views(&self) -> Vec<QuotaView> {

@@ -35,6 +35,8 @@ const REMEMBERED: Duration = Duration::from_secs(2);
 const DEPTH_MAX: usize = 4096;
 /// Bytes of a listing.
 const LISTING_BYTES: u32 = 1 << 20;
+/// Files take whole pages on the disk.
+const PAGE_BYTES: u64 = 4096;
 /// Bytes of a block of [`Attributes::blocks`].
 const BLOCK_BYTES: u64 = 512;
 
@@ -243,6 +245,7 @@ impl NamespaceNode {
             return Ok(());
         }
         let address = self.address(seat.primary).ok_or(Errno::ETIMEDOUT)?;
+        let asked = Instant::now();
         let reply = self.links.call(&address, namespace_fn::QUOTAS, &[], &[], TELL_WITHIN);
         let told = reply.and_then(|reply| Told::decode(&reply.payload)).map_err(|error| {
             tracing::debug!("namespace: sums of quotas from {address}: {error}");
@@ -254,8 +257,7 @@ impl NamespaceNode {
             (of, Amount { bytes: quota.bytes, files: quota.files })
         });
         // What that node's own callers made since is in the sums, too.
-        let now = Instant::now();
-        let began = now.checked_sub(Duration::from_millis(age_ms)).unwrap_or(now);
+        let began = asked.checked_sub(Duration::from_millis(age_ms)).unwrap_or(asked);
         let took = Duration::from_millis(told.took_ms);
         lock(&self.quotas.books).found(began, took, used.collect());
         Ok(())
@@ -305,7 +307,10 @@ impl NamespaceNode {
                     continue;
                 }
                 self.refresh(&mut attributes);
-                let amount = Amount { bytes: attributes.blocks.saturating_mul(BLOCK_BYTES), files: 1 };
+                // A file system may hold more blocks than a file has, for what may come.
+                let on_disk = attributes.blocks.saturating_mul(BLOCK_BYTES);
+                let bytes = on_disk.min(attributes.bytes.next_multiple_of(PAGE_BYTES));
+                let amount = Amount { bytes, files: 1 };
                 if let Some(used) = used.get_mut(&Of::User(attributes.uid)) {
                     used.add(amount);
                 }
