@@ -91,10 +91,10 @@ bench-namespace: install $(VENV)/.requirements-bench
 	cargo build --release --locked -p zazen-namespace-client --example rates
 	$(BIN)/python bench/papers/fusionfs/run.py $(FIGURES)
 
-## make bench-sim  the simulator: the FusionFS job to two million nodes, its costs and its page
-bench-sim: prerequisites
+## make bench-sim  the simulator at two million nodes: costs, pages, the paper's curve, real daemons (PARTS="cost")
+bench-sim: install
 	cargo build --release --locked -p zazen-cli
-	$(PYTHON) bench/sim/bench_sim.py
+	$(BIN)/python bench/sim/bench_sim.py $(PARTS)
 
 ## make bench-viz  VisIO's evaluation: which share of files each strategy reads remotely
 bench-viz: install

@@ -45,7 +45,7 @@ EDGES = {
     "zazen-stream": "zazen-plugin-sdk | | zazen-stubs-build",
     "zazen-push": "zazen-core",
     "zazen-match": "zazen-core",
-    "zazen-sim": "zazen-core zazen-assign zazen-push zazen-spans",
+    "zazen-sim": "zazen-core zazen-assign zazen-frames zazen-namespace zazen-push zazen-spans",
     "zazen-spans": "zazen-core zazen-frames zazen-namespace zazen-wire",
     "zazen-namespace": "zazen-core zazen-wire",
     "zazen-namespace-node": "zazen-core zazen-env zazen-wire zazen-call zazen-namespace",
@@ -73,7 +73,8 @@ EDGES = {
     " zazen-mpi zazen-namespace-client zazen-xtc",
     "zazen-fuzz": "zazen-core zazen-env zazen-wire zazen-frames zazen-namespace zazen-store zazen-trajectory"
     " zazen-backing zazen-stubs zazend zazen-stream zazen-xtc",
-    "zazen-vopr": "zazen-core zazen-env zazen-wire zazen-frames zazen-namespace zazen-store zazen-assign zazen-push",
+    "zazen-vopr": "zazen-core zazen-env zazen-wire zazen-frames zazen-namespace zazen-store zazen-assign zazen-push"
+    " zazen-sim",
     "zazen-bench": "zazen-core zazen-env zazen-wire zazen-store zazen-client zazen-call zazen-push"
     " zazen-testbed",
 }

@@ -6,7 +6,7 @@
 //! bootstrap samples. What the data do not tell keeps the value of the base cluster, and the report
 //! says why.
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Service};
 use crate::random::{Random, Stream};
 use crate::spread::Spread;
 use std::collections::BTreeMap;
@@ -81,6 +81,13 @@ pub fn calibrate(spans: &[Span], base: &Cluster, seed: u64) -> Result<(Cluster, 
             .collect();
         estimates.extend(bandwidth(name, &ops, &points, &mut cluster, &mut noise, seed));
     }
+    let ops: BTreeMap<&str, Vec<&Span>> = good.iter().fold(BTreeMap::new(), |mut ops, span| {
+        ops.entry(span.op.as_str()).or_insert_with(Vec::new).push(span);
+        ops
+    });
+    for (op, spans) in ops {
+        estimates.push(operation(op, &spans, &mut cluster, seed));
+    }
     estimates.push(deviation(&good, &mut cluster));
     estimates.push(sigma(noise, &mut cluster));
     if good.iter().any(|span| span.op == "namespace.ask") {
@@ -124,6 +131,59 @@ fn service(name: &str, ops: &[&str], times_us: &mut [f64], cluster: &mut Cluster
     let value = Some((median(times_us.to_vec()), low, high));
     let word = format!("median of {}; all quantiles are kept", ops.join(", "));
     Estimate { name: name.to_owned(), value, spans: times_us.len(), word }
+}
+
+/// Groups of calls whose means describe how far calls are from their line.
+const GROUPS: usize = 40;
+
+/// What the calls of one operation take: a line by Theil and Sen, and how far calls are from it.
+fn operation(op: &str, spans: &[&Span], cluster: &mut Cluster, seed: u64) -> Estimate {
+    let name = format!("service.{op}");
+    if spans.len() < SPANS_MIN {
+        let word = format!("{} spans; at least {SPANS_MIN} are needed", spans.len());
+        return Estimate { name, value: None, spans: spans.len(), word };
+    }
+    let all: Vec<(f64, f64)> = spans
+        .iter()
+        .map(|span| ((span.bytes_in + span.bytes_out) as f64, span.duration_ns as f64 / 1e9))
+        .collect();
+    let points: Vec<(f64, f64)> = all.iter().step_by(all.len().div_ceil(POINTS_MAX)).copied().collect();
+    let least = all.iter().map(|point| point.0).fold(f64::INFINITY, f64::min);
+    let most = all.iter().map(|point| point.0).fold(0.0, f64::max);
+    let (slope, fixed_s) = if most >= 2.0 * least.max(1.0) { theil_sen(points) } else { (0.0, 0.0) };
+    let (word, service) = if slope > 0.0 {
+        let fixed_us = fixed_s.max(0.0) * 1e6;
+        let word = "fixed part of a call, in microseconds; its line and its spread are kept";
+        (word, Service { fixed_us, bytes_per_s: (1.0 / slope).min(1e15), parts: Vec::new() })
+    } else {
+        // One size, or bytes that take no time.
+        let fixed_us = median(all.iter().map(|point| point.1).collect()) * 1e6;
+        let word = "time of a call, in microseconds: its bytes do not tell more";
+        (word, Service { fixed_us, bytes_per_s: 0.0, parts: Vec::new() })
+    };
+    let mut ratios: Vec<(f64, f64)> = all
+        .iter()
+        .map(|(bytes, time)| (*time, service.line_s(*bytes)))
+        .filter(|(_, line)| *line > 0.0)
+        .collect();
+    ratios.sort_by(|one, other| (one.0 / one.1).total_cmp(&(other.0 / other.1)));
+    let groups = GROUPS.min(ratios.len().max(1));
+    let part = |group: usize| {
+        let members = &ratios[group * ratios.len() / groups..(group + 1) * ratios.len() / groups];
+        let (time, line) = members.iter().fold((0.0, 0.0), |sum, each| (sum.0 + each.0, sum.1 + each.1));
+        if line > 0.0 { time / line } else { 1.0 }
+    };
+    let parts: Vec<f64> = (0..groups).map(part).collect();
+    let fixed_us = service.fixed_us;
+    let (low, high) = interval(all.len(), seed, |chosen| {
+        let chosen = chosen.iter().map(|index| all[*index]);
+        match service.bytes_per_s > 0.0 {
+            true => theil_sen(chosen.collect()).1.max(0.0) * 1e6,
+            false => median(chosen.map(|point| point.1).collect()) * 1e6,
+        }
+    });
+    cluster.service.insert(op.to_owned(), Service { parts, ..service });
+    Estimate { name, value: Some((fixed_us, low, high)), spans: all.len(), word: word.to_owned() }
 }
 
 /// Bandwidth and what a request takes besides.
@@ -320,6 +380,21 @@ pub(crate) mod tests {
             assert!(cluster.origin["disk.write_bytes_per_s"].starts_with("calibrated from"));
             Cluster::from_toml(&cluster.to_toml().unwrap()).unwrap();
         }
+    }
+
+    /// However far some calls are out, the sum of many drawn times is that of the calls.
+    #[test]
+    fn drawn_times_add_up_to_the_recorded_ones() {
+        let spans = spans("n0", 4_000, 1e-3, 100e6, 40);
+        let (cluster, _) = calibrate(&spans, &Cluster::commodity(), 1).unwrap();
+        let service = &cluster.service["frames.push"];
+        let recorded: f64 = spans.iter().map(|span| span.duration_ns as f64 / 1e9).sum();
+        let drawn = |(at, span): (usize, &Span)| {
+            crate::time::seconds(service.draw_ps(Random::new(5), at as u64, span.bytes_in))
+        };
+        let sum: f64 = spans.iter().enumerate().map(drawn).sum();
+        assert!((sum / recorded - 1.0).abs() < 0.03, "{sum} s, recorded {recorded} s");
+        Cluster::from_toml(&cluster.to_toml().unwrap()).unwrap();
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! table `origin` says which; what it does not name is assumed. Results repeat it.
 
 use crate::network::Costs;
+use crate::random::{Random, Stream};
 use crate::shared_store::SharedCosts;
 use crate::spread::Spread;
 use crate::time::{Rate, ps};
@@ -35,6 +36,10 @@ pub struct Cluster {
     /// validate` compares with.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub baseline: BTreeMap<String, (f64, f64)>,
+    /// What a daemon's calls take, by operation, as calibration found it: `zazen sim validate`
+    /// replays with it.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub service: BTreeMap<String, Service>,
 }
 
 /// The nodes' disks and memories.
@@ -139,6 +144,35 @@ pub struct Shared {
     pub operations_per_s: f64,
     /// The same in one directory that many nodes use.
     pub shared_operations_per_s: f64,
+}
+
+/// What the calls of one operation take at a daemon, as spans show it: a fixed time and a time for
+/// each byte, times a part that is drawn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Service {
+    /// Without a byte, in microseconds.
+    pub fixed_us: f64,
+    /// 0: bytes do not matter.
+    pub bytes_per_s: f64,
+    /// Means of equally large groups of calls, the quickest first: their times over what the line
+    /// says. So the mean of many draws is the mean of the calls, however far some are out.
+    pub parts: Vec<f64>,
+}
+
+impl Service {
+    /// What a call takes without its drawn part, in seconds.
+    pub fn line_s(&self, bytes: f64) -> f64 {
+        let moving_s = if self.bytes_per_s > 0.0 { bytes / self.bytes_per_s } else { 0.0 };
+        self.fixed_us * 1e-6 + moving_s
+    }
+
+    /// What a call takes.
+    pub fn draw_ps(&self, random: Random, counter: u64, bytes: u64) -> u64 {
+        let groups = self.parts.len().max(1) as u64;
+        let group = random.below(groups, 0, Stream::Service, counter) as usize;
+        ps(self.line_s(bytes as f64) * self.parts.get(group).copied().unwrap_or(1.0))
+    }
 }
 
 /// Failures and repairs.
@@ -307,6 +341,7 @@ impl Cluster {
             failures: Failures::default(),
             origin: origin.map(|(name, from)| (name.to_owned(), from.to_owned())).into(),
             baseline: BTreeMap::new(),
+            service: BTreeMap::new(),
         }
     }
 
@@ -349,6 +384,7 @@ impl Cluster {
             failures: Failures::default(),
             origin: BTreeMap::new(),
             baseline: BTreeMap::new(),
+            service: BTreeMap::new(),
         }
     }
 
@@ -419,6 +455,11 @@ impl Cluster {
         ] {
             within(name, value, low, high)?;
         }
+        if failures.mtbf_hours > 0.0 {
+            // Nodes that fail faster than they work would never end their steps.
+            within("failures.mtbf_hours", failures.mtbf_hours, 0.001, 1e9)?;
+            within("failures.repair_s", failures.repair_s, 0.001, 1e7)?;
+        }
         for (name, spread) in [
             ("daemon.open_us", &daemon.open_us),
             ("daemon.insert_us", &daemon.insert_us),
@@ -428,6 +469,15 @@ impl Cluster {
             ("daemon.fetch_us", &daemon.fetch_us),
         ] {
             spread.check(name)?;
+        }
+        for (op, service) in &self.service {
+            let Service { fixed_us, bytes_per_s, parts } = service;
+            within(&format!("service.{op}.fixed_us"), *fixed_us, 0.0, 86_400e6)?;
+            within(&format!("service.{op}.bytes_per_s"), *bytes_per_s, 0.0, 1e15)?;
+            within(&format!("number of service.{op}.parts"), parts.len() as f64, 1.0, 10_000.0)?;
+            for part in parts {
+                within(&format!("service.{op}.parts"), *part, 0.0, 1e9)?;
+            }
         }
         crate::topology::parse(&network.shape).map(|_| ())
     }
@@ -510,6 +560,8 @@ mod tests {
         check("[daemon]\nopen_us = -3.0", "daemon.open_us");
         check("[network]\nshape = \"ring\"", "there are star");
         check("[failures]\ndead_fraction = 1.0", "failures.dead_fraction");
+        check("[failures]\nmtbf_hours = 1e-9", "failures.mtbf_hours");
+        check("[daemon]\nopen_us = { mean = 3.0 }", "mean_us");
         check("disk = 3", "disk");
     }
 }

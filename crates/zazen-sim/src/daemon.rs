@@ -25,8 +25,9 @@ impl Daemons {
             }
         }
         let start = now_ps.max(free[soonest]);
-        free[soonest] = start + service_ps;
-        (start, start + service_ps)
+        let end = start.saturating_add(service_ps);
+        free[soonest] = end;
+        (start, end)
     }
 }
 

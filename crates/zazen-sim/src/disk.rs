@@ -59,7 +59,7 @@ impl Disks {
         let fill = self.costs.memory.then(copy);
         let end = if self.dirty.is_empty() || fill >= disk {
             // Bytes come no faster than the disk takes them, or have no other place.
-            start + self.costs.latency_ps + fill.slower(disk).time_ps(bytes)
+            start.saturating_add(self.costs.latency_ps + fill.slower(disk).time_ps(bytes))
         } else {
             let dirty = self.dirty_at(start, node);
             let room = self.costs.dirty_max.saturating_sub(dirty) as f64;
@@ -68,9 +68,9 @@ impl Disks {
             let quick = ((room / net) as u64).min(bytes);
             let quick_ps = fill.time_ps(quick);
             let slow_ps = disk.time_ps(bytes - quick);
-            let drained = disk.bytes(quick_ps + slow_ps);
+            let drained = disk.bytes(quick_ps.saturating_add(slow_ps));
             let left = (dirty + bytes).saturating_sub(drained).min(self.costs.dirty_max.max(dirty));
-            let end = start + quick_ps + slow_ps;
+            let end = start.saturating_add(quick_ps).saturating_add(slow_ps);
             self.dirty[node as usize] = (left, end);
             end
         };
@@ -85,15 +85,15 @@ impl Disks {
         let length = self.costs.latency_ps + disk.slower(self.costs.memory.then(copy)).time_ps(bytes);
         if !self.dirty.is_empty() {
             let left = self.dirty_at(start, node);
-            self.dirty[node as usize] = (left, start + length);
+            self.dirty[node as usize] = (left, start.saturating_add(length));
         }
-        self.free_ps[node as usize] = start + length;
-        start + length
+        self.free_ps[node as usize] = start.saturating_add(length);
+        start.saturating_add(length)
     }
 
     /// When a read from the page cache has its last byte.
     pub fn read_cached(&self, now_ps: u64, bytes: u64, copy: Rate) -> u64 {
-        now_ps + self.costs.memory.then(copy).time_ps(bytes)
+        now_ps.saturating_add(self.costs.memory.then(copy).time_ps(bytes))
     }
 
     /// When the dirty bytes of a node are on its disk.
@@ -103,7 +103,7 @@ impl Disks {
             return start;
         }
         let left = self.dirty_at(start, node);
-        let end = start + self.of(self.costs.write, node, 1.0).time_ps(left);
+        let end = start.saturating_add(self.of(self.costs.write, node, 1.0).time_ps(left));
         self.dirty[node as usize] = (0, end);
         self.free_ps[node as usize] = end;
         end

@@ -62,6 +62,14 @@ impl Job {
         match &self.work {
             Work::Program(program) => self.check_program(program)?,
             Work::Push(push) => check_push(push)?,
+            Work::Names(names) => {
+                if !(1..=1_000_000).contains(&names.files) || names.split_entries < 2 {
+                    return refuse(format!(
+                        "names: {} files a rank, directories split at {}; between 1 and 1000000, and from 2 on",
+                        names.files, names.split_entries
+                    ));
+                }
+            }
             Work::Assign(assign) => {
                 if assign.frames_each == 0 || assign.frames_each > 1 << 30 {
                     return refuse(format!("{} frames a rank: not between 1 and 2^30", assign.frames_each));
@@ -76,8 +84,20 @@ impl Job {
         if program.steps.is_empty() {
             return refuse(format!("job {:?} has no steps", self.name));
         }
-        if program.steps.len() > STEPS_MAX {
+        if program.ranges.is_empty() && program.steps.len() > STEPS_MAX {
             return refuse(format!("job {:?} has more than {STEPS_MAX} steps", self.name));
+        }
+        let beyond = |(begin, end): &(u32, u32)| begin > end || *end as usize > program.steps.len();
+        if program.ranges.iter().any(beyond) {
+            return refuse(format!("job {:?}: a rank's steps are not among the steps", self.name));
+        }
+        if program.ranges.len() as u64 > self.ranks() {
+            let (logged, ranks) = (program.ranges.len(), self.ranks());
+            return refuse(format!(
+                "{logged} ranks were logged, and {} nodes with {} ranks each are {ranks}; give --nodes or \
+                 --ranks-per-node",
+                self.nodes, self.ranks_per_node
+            ));
         }
         for step in &program.steps {
             match &step.op {
@@ -108,6 +128,8 @@ fn check_push(push: &Push) -> Result<()> {
     within("frames", f64::from(push.frames), 1.0, 1e9)?;
     within("frame_bytes", push.frame_bytes as f64, 1.0, BYTES_MAX as f64)?;
     within("interval_us", push.interval_us, 0.0, 86_400e6)?;
+    within("budget_bytes", push.budget_bytes as f64, 1.0, u64::MAX as f64)?;
+    within("old_bytes", push.old_bytes as f64, 0.0, push.budget_bytes as f64)?;
     within("window_frames", push.window_frames as f64, 1.0, 1e6)
 }
 
@@ -129,6 +151,8 @@ pub struct JobFile {
     pub seed: Option<u64>,
     /// A cluster's name, or the path of a cluster.toml.
     pub cluster: Option<String>,
+    /// Where the data of a replayed log lie: local, random or shared.
+    pub data: Option<String>,
     /// The steps.
     #[serde(default, rename = "step")]
     pub steps: Vec<StepFile>,
@@ -136,7 +160,10 @@ pub struct JobFile {
 
 /// A number of nodes or a range of them.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "nodes: write a number such as 4096, or a range in quotes, such as \"512..4096\""
+)]
 pub enum NodesText {
     /// One scale.
     One(u32),
@@ -296,6 +323,7 @@ mod tests {
         check("[[step]]\ndo = \"repeat\"\ntimes = 2", "no steps");
         check("[[step]]\ndo = \"compute\"", "time_us");
         check("speed = 1", "unknown field `speed`");
+        check("nodes = -1", "write a number such as 4096");
         check("[[step]]\ndo = \"open\"\nat = \"own\"\nparts = 3", "parts = 3");
     }
 }

@@ -8,29 +8,35 @@
 //! what was found. docs/simulator.md describes the model and its limits.
 
 pub mod assignment;
+pub mod cache;
 pub mod calibrate;
 pub mod cluster;
 pub mod daemon;
 pub mod disk;
 pub mod ior;
 pub mod job;
+pub mod keepers;
 pub mod math;
 pub mod maxmin;
 pub mod measure;
+pub mod namespace;
 pub mod network;
 pub mod outcome;
 pub mod placement;
+mod prefetch;
 pub mod program;
 pub mod push;
 pub mod queue;
 pub mod random;
 pub mod record;
+pub mod replay;
 pub mod report;
 pub mod shared_store;
 pub mod speeds;
 pub mod spread;
 pub mod time;
 pub mod topology;
+pub mod trace;
 pub mod validate;
 pub mod work;
 pub mod workloads;

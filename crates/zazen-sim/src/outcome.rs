@@ -147,25 +147,3 @@ pub struct Line {
     /// Digest of all events, as 16 hexadecimal digits.
     pub trace_hash: String,
 }
-
-/// FNV-1a over words, rotated: equal runs have equal digests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trace(u64);
-
-impl Default for Trace {
-    fn default() -> Self {
-        Trace(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Trace {
-    /// Adds a word.
-    pub fn word(&mut self, word: u64) {
-        self.0 = (self.0 ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29);
-    }
-
-    /// The digest so far.
-    pub fn digest(self) -> u64 {
-        crate::random::mix(self.0)
-    }
-}

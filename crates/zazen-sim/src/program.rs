@@ -24,6 +24,8 @@ pub enum Place {
     Hashed,
     /// The rank's own node.
     Own,
+    /// The name whose hash this is, the same for all ranks.
+    Named(u64),
     /// One directory for all ranks, split into as many parts; each part is on one node.
     Directory {
         /// Parts.
@@ -101,6 +103,9 @@ pub struct Program {
     pub phases: Vec<String>,
     /// Steps, in order.
     pub steps: Vec<Step>,
+    /// By rank: which of the steps are its own, the first and the one after the last. Empty: all
+    /// ranks run all steps. Ranks beyond the end do nothing.
+    pub ranges: Vec<(u32, u32)>,
 }
 
 impl Program {
@@ -134,6 +139,35 @@ impl Program {
             self.steps.push(Step { op: Op::Repeat { back, times, counter: depth }, phase });
         }
         self
+    }
+
+    /// Where the steps of a rank begin, and where they end.
+    pub fn range(&self, rank: u32) -> (u32, u32) {
+        if self.ranges.is_empty() {
+            return (0, self.steps.len() as u32);
+        }
+        self.ranges.get(rank as usize).copied().unwrap_or((0, 0))
+    }
+
+    /// Steps that all of `ranks` ranks make, and bytes that they move. Ranges have no loops.
+    pub fn totals_of_all(&self, ranks: u64) -> (u64, u64) {
+        if self.ranges.is_empty() {
+            let (steps, bytes) = self.totals();
+            return (steps.saturating_mul(ranks), bytes.saturating_mul(ranks));
+        }
+        let mut before = vec![0_u64];
+        for step in &self.steps {
+            let bytes = match step.op {
+                Op::Write(bytes, _) | Op::Read(bytes, _) => bytes,
+                _ => 0,
+            };
+            before.push(before[before.len() - 1].saturating_add(bytes));
+        }
+        let each = self.ranges.iter().take(ranks as usize);
+        each.fold((0, 0), |(steps, bytes), (begin, end)| {
+            let moved = before[*end as usize] - before[*begin as usize];
+            (steps + u64::from(end - begin), bytes.saturating_add(moved))
+        })
     }
 
     /// Steps that a rank makes in all, and bytes that it moves.

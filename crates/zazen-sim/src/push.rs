@@ -1,20 +1,22 @@
 //! Push while simulating: each node runs a simulation that hands frames to the shipped writer
-//! (`zazen-push`), which decides where each goes. The nodes' daemons store them, refuse them when
-//! they are full, or do not answer.
+//! (`zazen-push`), which decides where each goes. The nodes' daemons store them, evict what an
+//! earlier job left, refuse them when they are full, or do not answer.
 //!
-//! The writers are the product's own state machines, one for each node, to millions of them. Only
-//! what they talk to is simulated.
+//! The writers are the product's own state machines, one for each node, to millions of them, and so
+//! is what admits and evicts (`cache.rs`). Only what they talk to is simulated.
 
+use crate::cache::Caches;
 use crate::daemon::Daemons;
 use crate::disk::Disks;
 use crate::job::Job;
 use crate::measure::{Histogram, Slowest, Timeline};
 use crate::network::{Network, NetworkEvent};
-use crate::outcome::{Outcome, Phase, Trace};
+use crate::outcome::{Outcome, Phase};
 use crate::queue::Queue;
 use crate::random::{Random, Stream};
 use crate::time::{Rate, TIME_MAX_PS, ps};
 use crate::topology::Topology;
+use crate::trace::Trace;
 use crate::work::Push;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -88,7 +90,7 @@ struct World<'a> {
     daemons: Daemons,
     writers: Vec<Writer>,
     made: Vec<u32>,
-    used: Vec<u64>,
+    caches: Caches,
     is_dead: Vec<bool>,
     flights: Vec<Flight>,
     unused: Vec<u32>,
@@ -134,7 +136,7 @@ pub fn run(
         daemons: Daemons::new(nodes, cluster.daemon.workers),
         writers: (0..nodes).map(|node| Writer::new(config.clone(), seed(node))).collect(),
         made: vec![0; nodes as usize],
-        used: vec![0; nodes as usize],
+        caches: Caches::new(nodes, plan.budget_bytes, plan.old_bytes),
         is_dead: (0..nodes).map(|node| random.uniform(node, Stream::Failure, 0) < dead).collect(),
         flights: Vec::new(),
         unused: Vec::new(),
@@ -276,13 +278,11 @@ impl World<'_> {
         let counter = u64::from(flight.writer) << 32 | flight.frame.get();
         let service_ps = service.draw_ps(self.random, node, Stream::Service, counter);
         let (_, served_ps) = self.daemons.serve(now_ps, node, service_ps);
-        let used = &mut self.used[node as usize];
-        if *used + self.plan.frame_bytes > self.plan.budget_bytes {
+        if !self.caches.put(node, self.plan.frame_bytes) {
             self.flights[number as usize].is_full = true;
             self.queue.push(served_ps, node, Event::Stored(number));
             return;
         }
-        *used += self.plan.frame_bytes;
         self.stored_bytes += self.plan.frame_bytes;
         let done_ps = self.disks.write(served_ps, node, self.plan.frame_bytes, Rate::INFINITE, 1.0);
         self.disk_busy.add(served_ps, done_ps);
@@ -321,6 +321,9 @@ impl World<'_> {
             ("resent", total.resent as f64),
             ("node_deaths", total.node_deaths as f64),
             ("stored_bytes", self.stored_bytes as f64),
+            ("evictions", self.caches.evicted().0 as f64),
+            ("evicted_bytes", self.caches.evicted().1 as f64),
+            ("cache_decision_hash", (self.caches.decisions() >> 16) as f64),
             // 48 bits: a number that holds it exactly.
             ("decision_hash", (self.decisions.digest() >> 16) as f64),
         ];
@@ -389,6 +392,7 @@ mod tests {
             window_frames: 4,
             retries: 3,
             budget_bytes: u64::MAX / 2,
+            old_bytes: 0,
         }
     }
 
@@ -426,11 +430,21 @@ mod tests {
     /// Caches with room for half of the frames: those are stored, and the rest is given up.
     #[test]
     fn full_caches_are_filled_and_no_more() {
-        let found = outcome(&job(50, Push { budget_bytes: 5 * 4_000_000, ..plan() }));
+        let budget_bytes = 5 * 4_000_000 + (64 << 10);
+        let found = outcome(&job(50, Push { budget_bytes, ..plan() }));
         let (pushed, skipped) = (extra(&found, "pushed"), extra(&found, "skipped_no_node"));
         assert_eq!(pushed + skipped + extra(&found, "skipped_slow"), 500);
         assert!((200..=250).contains(&pushed), "{pushed}");
         assert_eq!(found.bytes, pushed * 4_000_000);
+    }
+
+    /// Caches that an earlier job has filled: its datasets go, and every frame is stored.
+    #[test]
+    fn what_an_earlier_job_left_makes_room() {
+        let budget_bytes = 40 * 4_000_000;
+        let found = outcome(&job(50, Push { budget_bytes, old_bytes: budget_bytes, ..plan() }));
+        assert_eq!((extra(&found, "pushed"), extra(&found, "evictions")), (500, 50));
+        assert_eq!(extra(&found, "evicted_bytes"), 50 * budget_bytes);
     }
 
     /// Links slower than the simulation: the window fills, and the writer skips frames rather than

@@ -111,10 +111,11 @@ impl<E: Copy> Queue<E> {
 
     /// Schedules `event` for `node` at `time_ps`.
     ///
-    /// The caller guarantees that `time_ps` is not before the last event that came out, is less
-    /// than `u64::MAX`, and that `node` is at most [`NODES_MAX`].
+    /// The caller guarantees that `time_ps` is not before the last event that came out, and that
+    /// `node` is at most [`NODES_MAX`].
     pub fn push(&mut self, time_ps: u64, node: u32, event: E) {
-        let time = time_ps + 1;
+        // Beyond what a run may reach: such an event only ends the run.
+        let time = time_ps.saturating_add(1);
         assert!(time >= self.last, "an event was scheduled before the present");
         debug_assert!(node <= NODES_MAX && self.next < 1 << SEQ_BITS);
         let order = u64::from(node) << SEQ_BITS | self.next;
@@ -153,6 +154,15 @@ impl<E: Copy> Queue<E> {
             let node = (entry.order >> SEQ_BITS) as u32;
             return Some(Due { time_ps: entry.time - 1, node, event: entry.event });
         }
+    }
+
+    /// The event that comes out after `distance` others, and its node, if that is certain enough
+    /// to prepare for: events that are scheduled meanwhile may come first.
+    #[inline]
+    pub fn ahead(&self, distance: usize) -> Option<(u32, E)> {
+        let at = self.near.len().checked_sub(distance + 1)?;
+        let entry = &self.near[at];
+        Some(((entry.order >> SEQ_BITS) as u32, entry.event))
     }
 
     /// Takes events of the first occupied slot as the near ones. False if the wheel is empty.

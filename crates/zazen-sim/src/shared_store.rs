@@ -46,18 +46,18 @@ impl SharedStore {
         if let Some(gateway) = node.checked_div(self.costs.nodes_per_gateway) {
             let free = &mut self.gateways_ps[gateway as usize];
             start = start.max(*free);
-            *free = start + self.costs.gateway.time_ps(bytes);
+            *free = start.saturating_add(self.costs.gateway.time_ps(bytes));
             end = *free;
         }
         let pooled = start.max(self.pool_ps);
-        self.pool_ps = pooled + self.costs.pool.time_ps(bytes);
+        self.pool_ps = pooled.saturating_add(self.costs.pool.time_ps(bytes));
         end.max(self.pool_ps)
     }
 
     /// When a metadata operation that comes at `now_ps` is done.
     pub fn operate(&mut self, now_ps: u64, is_shared: bool) -> u64 {
         let service = if is_shared { self.costs.meta_shared_ps } else { self.costs.meta_ps };
-        self.meta_ps = self.meta_ps.max(now_ps + self.costs.latency_ps) + service;
+        self.meta_ps = self.meta_ps.max(now_ps + self.costs.latency_ps).saturating_add(service);
         self.meta_ps
     }
 }

@@ -8,7 +8,11 @@ use zazen_core::{Error, ErrorKind, Result};
 
 /// A time in microseconds: a number, or a table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "a time: write microseconds such as 25.0, { mean_us = 25.0 }, { median_us = 25.0, sigma = 0.5 } or \
+                 { quantiles_us = [20.0, 25.0, 90.0] }"
+)]
 pub enum Spread {
     /// Always the same.
     Constant(f64),

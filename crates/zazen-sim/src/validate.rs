@@ -1,7 +1,8 @@
 //! How well a calibrated cluster predicts spans that it was not calibrated from.
 //!
 //! Each connection of the held-out run makes its calls again, in their order and with the pauses
-//! between them, on a simulated daemon and disk. The time that calls of one kind take in all is
+//! between them: each takes what calls of its operation took in training, or, if the training had
+//! none, what a simulated daemon and disk need. The time that calls of one kind take in all is
 //! compared with the recorded one, beside a naive baseline: each operation takes its mean time per
 //! byte (or per call, if it moves no bytes) of the training run.
 
@@ -82,7 +83,8 @@ impl Baseline {
 /// models.
 pub fn validate(cluster: &Cluster, baseline: &Baseline, held_out: &[Span], seed: u64) -> Result<Vec<Row>> {
     let mut nodes: BTreeMap<&str, Vec<&Span>> = BTreeMap::new();
-    for span in held_out.iter().filter(|span| span.is_ok() && service(cluster, &span.op).is_some()) {
+    let is_modelled = |op: &str| cluster.service.contains_key(op) || service(cluster, op).is_some();
+    for span in held_out.iter().filter(|span| span.is_ok() && is_modelled(&span.op)) {
         nodes.entry(&span.node).or_default().push(span);
     }
     if nodes.is_empty() {
@@ -182,14 +184,17 @@ fn replay(cluster: &Cluster, spans: &[&Span], seed: u64) -> Replayed {
         let calls = &connections[connection];
         let span = spans[calls[at]];
         let draw = calls[at] as u64;
+        let known = cluster.service.get(&span.op);
         let service_ps =
             service(cluster, &span.op).map_or(0, |spread| spread.draw_ps(random, 0, Stream::Service, draw));
         let noise = match cluster.disk.request_sigma {
             0.0 => 1.0,
             sigma => crate::math::exp(sigma * random.normal(0, Stream::DiskNoise, draw)),
         };
-        let (_, served_ps) = daemons.serve(due.time_ps, 0, service_ps);
-        let end_ps = if WRITES.contains(&span.op.as_str()) {
+        let served_ps = if known.is_some() { 0 } else { daemons.serve(due.time_ps, 0, service_ps).1 };
+        let end_ps = if let Some(known) = known {
+            due.time_ps.saturating_add(known.draw_ps(random, draw, span.bytes_in + span.bytes_out))
+        } else if WRITES.contains(&span.op.as_str()) {
             disks.write(served_ps, 0, span.bytes_in, Rate::INFINITE, noise)
         } else if READS.contains(&span.op.as_str()) {
             disks.read(served_ps, 0, span.bytes_out, Rate::INFINITE, noise)

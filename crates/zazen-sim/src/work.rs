@@ -9,6 +9,8 @@ pub enum Work {
     Program(Program),
     /// Each node pushes frames with the shipped writer.
     Push(Push),
+    /// Each rank creates files in the shipped namespace.
+    Names(Names),
     /// The ranks agree on who reads what with the shipped machines.
     Assign(Assign),
 }
@@ -17,8 +19,11 @@ impl Work {
     /// Steps that a job on so many ranks makes: what progress counts.
     pub fn steps(&self, ranks: u64) -> u64 {
         match self {
-            Work::Program(program) => program.totals().0.saturating_mul(ranks),
+            Work::Program(program) => program.totals_of_all(ranks).0,
             Work::Push(push) => u64::from(push.frames).saturating_mul(ranks),
+            Work::Names(names) => {
+                (u64::from(names.files) + u64::from(!names.is_shared)).saturating_mul(ranks)
+            }
             Work::Assign(_) => 1,
         }
     }
@@ -39,6 +44,19 @@ pub struct Push {
     pub retries: u32,
     /// Bytes that a node's cache takes before it says that it is full.
     pub budget_bytes: u64,
+    /// Bytes of it that a dataset of an earlier job takes, which nobody uses any more.
+    pub old_bytes: u64,
+}
+
+/// A job that creates files.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Names {
+    /// Files that each rank creates.
+    pub files: u32,
+    /// Whether all ranks use one directory; otherwise each makes one of its own first.
+    pub is_shared: bool,
+    /// A directory with so many entries is split.
+    pub split_entries: u32,
 }
 
 /// An assignment job.

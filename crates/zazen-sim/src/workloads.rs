@@ -2,7 +2,7 @@
 //! [`Work`], and add it to [`ALL`] (docs/simulator.md walks through it).
 
 use crate::program::{At, MetaOp, Op, Place, Program};
-use crate::work::{Assign, Push, Work};
+use crate::work::{Assign, Names, Push, Work};
 use zazen_core::{Error, ErrorKind, Result};
 
 /// A workload.
@@ -70,6 +70,21 @@ pub const ALL: &[Workload] = &[
     Workload { name: "push", about: "each node pushes 8 frames of 4 MB with the shipped writer", work: push },
     Workload { name: "push-full", about: "the same, into caches that hold 6 frames each", work: push_full },
     Workload {
+        name: "push-evict",
+        about: "the same, into caches that an earlier job has filled: the shipped eviction makes room",
+        work: push_evict,
+    },
+    Workload {
+        name: "namespace",
+        about: "each rank makes a directory and 16 files in it: the shipped partitions",
+        work: namespace,
+    },
+    Workload {
+        name: "namespace-shared",
+        about: "each rank creates 4 files in one directory, which the shipped code splits",
+        work: namespace_shared,
+    },
+    Workload {
         name: "assign",
         about: "who reads which of 1,000 frames per node: the shipped machines",
         work: assign,
@@ -98,6 +113,10 @@ pub fn named(name: &str) -> Result<&'static Workload> {
     })
 }
 
+/// Room for six frames, and what the last put reserves besides.
+const FULL_BYTES: u64 = 6 * 4 * MB + (64 << 10);
+/// Where the product splits directories.
+const SPLIT_ENTRIES: u32 = 1 << 14;
 const MB: u64 = 1_000_000;
 const GB: u64 = 1_000_000_000;
 
@@ -209,7 +228,7 @@ fn checkpoint(_: u32) -> Work {
     )
 }
 
-fn pushing(budget_bytes: u64) -> Push {
+fn pushing(budget_bytes: u64, old_bytes: u64) -> Push {
     Push {
         frames: 8,
         frame_bytes: 4 * MB,
@@ -217,15 +236,28 @@ fn pushing(budget_bytes: u64) -> Push {
         window_frames: 4,
         retries: 3,
         budget_bytes,
+        old_bytes,
     }
 }
 
 fn push(_: u32) -> Work {
-    Work::Push(pushing(u64::MAX / 2))
+    Work::Push(pushing(u64::MAX / 2, 0))
 }
 
 fn push_full(_: u32) -> Work {
-    Work::Push(pushing(6 * 4 * MB))
+    Work::Push(pushing(FULL_BYTES, 0))
+}
+
+fn push_evict(_: u32) -> Work {
+    Work::Push(pushing(16 * 4 * MB, 16 * 4 * MB))
+}
+
+fn namespace(_: u32) -> Work {
+    Work::Names(Names { files: 16, is_shared: false, split_entries: SPLIT_ENTRIES })
+}
+
+fn namespace_shared(_: u32) -> Work {
+    Work::Names(Names { files: 4, is_shared: true, split_entries: SPLIT_ENTRIES })
 }
 
 fn assign(_: u32) -> Work {

@@ -9,14 +9,16 @@ use crate::disk::Disks;
 use crate::job::Job;
 use crate::measure::{Histogram, Slowest, Timeline};
 use crate::network::{Fidelity, Network, NetworkEvent};
-use crate::outcome::{Outcome, Phase, Trace};
+use crate::outcome::{Outcome, Phase};
 use crate::placement::owner;
+use crate::prefetch::soon;
 use crate::program::{At, LOOPS_MAX, MetaOp, Op, Place, Program};
 use crate::queue::Queue;
 use crate::random::{Random, Stream, mix};
 use crate::shared_store::SharedStore;
 use crate::spread::Spread;
 use crate::time::{Rate, TIME_MAX_PS, ps};
+use crate::trace::Trace;
 use crate::work::Work;
 use crate::{math, topology};
 use std::ops::ControlFlow;
@@ -81,6 +83,8 @@ struct Rank {
     began_ps: u64,
     /// The step that it does, or the one after the last.
     at: u32,
+    /// The step after its last.
+    end: u32,
     loops: [u32; LOOPS_MAX],
     /// Steps done: the counter of its draws.
     steps: u32,
@@ -94,6 +98,9 @@ const RANK_BYTES: u64 = size_of::<Rank>() as u64;
 const EVENT_BYTES: u64 = 24 * 5 / 2;
 /// Events between two looks at the control.
 const EVENTS_BETWEEN_LOOKS: u64 = 1 << 18;
+/// How many events ahead rows are fetched, and then links, which are named by the rows.
+const ROWS_AHEAD: usize = 16;
+const LINKS_AHEAD: usize = 7;
 /// Attempts of a request before its rank gives up.
 const ATTEMPTS_MAX: u16 = 64;
 
@@ -117,7 +124,14 @@ pub fn memory_bytes(job: &Job) -> Result<u64> {
     let node = network + disk + 8 * u64::from(job.cluster.daemon.workers) + 16;
     let program = match &job.work {
         Work::Program(program) => program,
-        Work::Push(_) => return Ok(nodes * (node + crate::push::WRITER_BYTES + 2 * EVENT_BYTES)),
+        Work::Push(_) => {
+            let cache = crate::cache::ROW_BYTES;
+            return Ok(nodes * (node + cache + crate::push::WRITER_BYTES + 2 * EVENT_BYTES));
+        }
+        Work::Names(names) => {
+            let names = crate::namespace::memory_bytes(nodes, ranks, names);
+            return Ok(nodes * node + names + ranks * 2 * EVENT_BYTES);
+        }
         Work::Assign(_) => return Ok(nodes.min(u64::from(crate::assignment::MACHINES_MAX)) * 4096),
     };
     let mut message = 0;
@@ -131,7 +145,8 @@ pub fn memory_bytes(job: &Job) -> Result<u64> {
         let spread = program.steps.iter().any(|step| matches!(step.op, Op::Read(_, At::Random)));
         message = 100 + 2 * 24 * (2 + if spread { hops } else { 2 });
     }
-    Ok(nodes * node + ranks * (RANK_BYTES + EVENT_BYTES + message))
+    let steps = (program.steps.len() * size_of::<crate::program::Step>()) as u64;
+    Ok(nodes * node + ranks * (RANK_BYTES + EVENT_BYTES + message) + steps)
 }
 
 struct World<'a> {
@@ -180,6 +195,9 @@ pub fn run(job: &Job, control: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> R
         Work::Push(push) => crate::push::run(job, push, topology, &mut |steps, steps_all| {
             control(Progress { steps, steps_all, events: 0 })
         }),
+        Work::Names(names) => crate::namespace::run(job, names, topology, &mut |steps, steps_all, events| {
+            control(Progress { steps, steps_all, events })
+        }),
         Work::Assign(assign) => crate::assignment::outcome(job, assign, topology.name()).map(Some),
     }
 }
@@ -208,10 +226,12 @@ fn run_program(
         ),
         daemons: Daemons::new(job.nodes, cluster.daemon.workers),
         shared: SharedStore::new(job.nodes, cluster.shared_costs()),
-        ranks: vec![
-            Rank { began_ps: 0, at: 0, loops: [0; LOOPS_MAX], steps: 0, attempt: 0, is_running: true };
-            ranks as usize
-        ],
+        ranks: (0..ranks)
+            .map(|rank| {
+                let (at, end) = program.range(rank);
+                Rank { began_ps: 0, at, end, loops: [0; LOOPS_MAX], steps: 0, attempt: 0, is_running: true }
+            })
+            .collect(),
         is_down: if can_fail { vec![false; job.nodes as usize] } else { Vec::new() },
         started: ranks,
         running: ranks,
@@ -232,6 +252,13 @@ fn run_program(
         at_barrier: Vec::new(),
     };
     world.begin();
+    if world.started == 0 {
+        let why = format!(
+            "all {} nodes are dead from the beginning: failures.dead_fraction = {}, seed {}",
+            job.nodes, cluster.failures.dead_fraction, job.seed
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
     let mut trace = Trace::default();
     let mut events = 0_u64;
     let steps_all = job.work.steps(u64::from(ranks));
@@ -243,6 +270,7 @@ fn run_program(
             return Err(Error::new(ErrorKind::TooLarge, why));
         }
         events += 1;
+        world.expect();
         trace.word(due.time_ps);
         trace.word(u64::from(due.node) << 36 ^ due.event.code());
         world.handle(due.time_ps, due.node, due.event);
@@ -288,6 +316,27 @@ impl<'a> World<'a> {
                 continue;
             }
             self.queue.push(0, self.node_of(rank), Event::Again(rank));
+        }
+    }
+
+    /// Has the rows of events to come fetched.
+    #[inline]
+    fn expect(&self) {
+        match self.queue.ahead(ROWS_AHEAD) {
+            Some((_, Event::Hop(message))) => self.network.expect_hop(message),
+            Some((
+                _,
+                Event::Ready(rank)
+                | Event::Arrive(rank)
+                | Event::Served(rank)
+                | Event::Fetched(rank)
+                | Event::Data(rank)
+                | Event::Again(rank),
+            )) => soon(self.ranks.get(rank as usize)),
+            _ => {}
+        }
+        if let Some((_, Event::Hop(message))) = self.queue.ahead(LINKS_AHEAD) {
+            self.network.expect_link(message);
         }
     }
 
@@ -343,7 +392,7 @@ impl<'a> World<'a> {
             }
             Event::Data(rank) => {
                 let Op::Read(bytes, _) = *self.op(rank) else { return };
-                let copied_ps = now_ps + self.fuse_rate.time_ps(bytes);
+                let copied_ps = now_ps.saturating_add(self.fuse_rate.time_ps(bytes));
                 self.queue.push(copied_ps, node, Event::Ready(rank));
             }
         }
@@ -394,7 +443,7 @@ impl<'a> World<'a> {
         let steps = &self.program.steps;
         loop {
             let row = &mut self.ranks[rank as usize];
-            let Some(step) = steps.get(row.at as usize) else {
+            let Some(step) = steps[..row.end as usize].get(row.at as usize) else {
                 row.is_running = false;
                 self.running -= 1;
                 self.ends.add(now_ps);
@@ -514,7 +563,7 @@ impl<'a> World<'a> {
     fn transfer(&mut self, now_ps: u64, node: u32, bytes: u64) -> u64 {
         let done = self.shared.transfer(now_ps, node, bytes);
         self.shared_busy.add(now_ps, done);
-        done + self.fuse_rate.time_ps(bytes)
+        done.saturating_add(self.fuse_rate.time_ps(bytes))
     }
 
     /// The node with the rows of the rank's operation; `None` after too many attempts.
@@ -530,6 +579,7 @@ impl<'a> World<'a> {
         let key = match place {
             Place::Own => return Some(self.node_of(rank)),
             Place::Hashed => name,
+            Place::Named(hash) => mix(hash),
             Place::Directory { parts } => mix(0xD1 + (name % u64::from(parts.max(1)))),
             Place::Shared { .. } => return None,
         };
@@ -605,7 +655,7 @@ impl<'a> World<'a> {
         }
         let cost_ps = self.collective_ps(bytes);
         for rank in std::mem::take(&mut self.at_barrier) {
-            self.queue.push(now_ps + cost_ps, self.node_of(rank), Event::Ready(rank));
+            self.queue.push(now_ps.saturating_add(cost_ps), self.node_of(rank), Event::Ready(rank));
         }
     }
 
@@ -620,7 +670,8 @@ impl<'a> World<'a> {
             return rounds * round_ps;
         }
         let moved = 2 * bytes - 2 * bytes / ranks.max(1);
-        2 * rounds * round_ps + Rate::per_second(network.interface_bytes_per_s).time_ps(moved)
+        let moving_ps = Rate::per_second(network.interface_bytes_per_s).time_ps(moved);
+        (2 * rounds * round_ps).saturating_add(moving_ps)
     }
 
     fn outcome(self, events: u64, trace_hash: u64) -> Outcome {
@@ -632,6 +683,10 @@ impl<'a> World<'a> {
         let nodes = f64::from(job.nodes);
         let workers = f64::from(self.cluster.daemon.workers);
         let mut phases = self.phases;
+        if !self.program.ranges.is_empty() {
+            // A log has a phase for each kind of operation, whether it happened or not.
+            phases.retain(|phase| phase.times.count() > 0);
+        }
         for phase in &mut phases {
             phase.first_ps = phase.first_ps.min(phase.last_ps);
         }
@@ -669,6 +724,10 @@ impl<'a> World<'a> {
 
 /// Bytes per second if the disks alone took time.
 fn ideal(job: &Job, program: &Program) -> f64 {
+    if !program.ranges.is_empty() {
+        // Ranks differ, and wait between their operations: their disks are no bound.
+        return 0.0;
+    }
     let disk = &job.cluster.disk;
     let each = program.steps.iter().filter_map(|step| match step.op {
         Op::Write(bytes, At::Local) => Some((bytes as f64, disk.write_bytes_per_s)),

@@ -96,7 +96,7 @@ impl World {
         let mut world = World {
             schedule: Scheduler::new(),
             random,
-            trace: Trace::new(),
+            trace: Trace::default(),
             profile,
             mutant,
             net: Net::default(),

@@ -1,20 +1,26 @@
-//! Events in one total order: by time, then by the order in which they were scheduled.
+//! What will happen, and when: the simulator's own queue ([`zazen_sim::queue`]), with times in
+//! nanoseconds. Events are in one total order: by time, then by the order of scheduling.
 
-use std::collections::BTreeMap;
+use zazen_sim::queue::Queue;
+pub(crate) use zazen_sim::trace::Trace;
 
 /// Nanoseconds of a millisecond.
 pub(crate) const MS: u64 = 1_000_000;
+/// All events are of one cluster: only time and order count.
+const CLUSTER: u32 = 0;
 
 /// What will happen, and when.
 pub(crate) struct Scheduler<E> {
     now_ns: u64,
-    next: u64,
-    queue: BTreeMap<(u64, u64), E>,
+    queue: Queue<u32>,
+    /// Events that are due, at the places that the queue names.
+    events: Vec<Option<E>>,
+    free: Vec<u32>,
 }
 
 impl<E> Scheduler<E> {
     pub(crate) fn new() -> Scheduler<E> {
-        Scheduler { now_ns: 0, next: 0, queue: BTreeMap::new() }
+        Scheduler { now_ns: 0, queue: Queue::new(), events: Vec::new(), free: Vec::new() }
     }
 
     /// The time of the event under way.
@@ -24,8 +30,18 @@ impl<E> Scheduler<E> {
 
     /// Schedules `event`; never before now.
     pub(crate) fn at(&mut self, time_ns: u64, event: E) {
-        self.queue.insert((time_ns.max(self.now_ns), self.next), event);
-        self.next += 1;
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.events[place as usize] = Some(event);
+                place
+            }
+            None => {
+                self.events.push(Some(event));
+                self.events.len() as u32 - 1
+            }
+        };
+        // The queue's times end one before the last number.
+        self.queue.push(time_ns.clamp(self.now_ns, u64::MAX - 1), CLUSTER, place);
     }
 
     /// Schedules `event` in `delay_ns`.
@@ -35,32 +51,28 @@ impl<E> Scheduler<E> {
 
     /// The next event; time moves on to it.
     pub(crate) fn pop(&mut self) -> Option<E> {
-        let ((time_ns, _), event) = self.queue.pop_first()?;
-        self.now_ns = time_ns;
-        Some(event)
+        let due = self.queue.pop()?;
+        self.now_ns = due.time_ps;
+        self.free.push(due.event);
+        self.events[due.event as usize].take()
     }
 }
 
-/// FNV-1a over words: equal runs have equal digests.
-pub(crate) struct Trace(u64);
+#[cfg(test)]
+mod tests {
+    use super::Scheduler;
 
-impl Trace {
-    pub(crate) fn new() -> Trace {
-        Trace(0xcbf2_9ce4_8422_2325)
-    }
-
-    pub(crate) fn word(&mut self, word: u64) {
-        self.0 = (self.0 ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29);
-    }
-
-    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
-        self.word(bytes.len() as u64);
-        let (words, rest) = bytes.as_chunks::<8>();
-        words.iter().for_each(|word| self.word(u64::from_le_bytes(*word)));
-        rest.iter().for_each(|byte| self.word(u64::from(*byte)));
-    }
-
-    pub(crate) fn digest(&self) -> u64 {
-        self.0
+    #[test]
+    fn events_come_by_time_and_then_in_the_order_of_scheduling() {
+        let mut schedule = Scheduler::new();
+        for (time_ns, event) in [(5, "c"), (3, "a"), (5, "d"), (3, "b")] {
+            schedule.at(time_ns, event);
+        }
+        assert_eq!((schedule.pop(), schedule.now_ns()), (Some("a"), 3));
+        schedule.after(0, "b2");
+        schedule.at(1, "b3");
+        schedule.at(u64::MAX, "z");
+        let rest: Vec<&str> = std::iter::from_fn(|| schedule.pop()).collect();
+        assert_eq!(rest, ["b", "b2", "b3", "c", "d", "z"]);
     }
 }

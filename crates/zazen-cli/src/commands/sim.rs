@@ -2,7 +2,9 @@
 
 mod calibrate;
 mod compare;
+mod darshan;
 mod files;
+mod png;
 mod run;
 mod scales;
 mod sweep;

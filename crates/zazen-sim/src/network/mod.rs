@@ -12,6 +12,7 @@
 
 mod flows;
 
+use crate::prefetch::soon;
 use crate::queue::Queue;
 use crate::time::Rate;
 use crate::topology::{Class, Topology};
@@ -220,8 +221,8 @@ impl<E: NetworkEvent> Network<E> {
         let free = &mut self.free_ps[from as usize];
         let start = now_ps.max(*free);
         let length = interface.time_ps(bytes.saturating_sub(1));
-        *free = start + gap_ps.max(overhead_ps + length);
-        start + overhead_ps + length + latency + overhead_ps
+        *free = start.saturating_add(gap_ps.max(overhead_ps + length));
+        start.saturating_add(length).saturating_add(2 * overhead_ps + latency)
     }
 
     fn latency_ps(&self, from: u32, to: u32) -> u64 {
@@ -243,8 +244,8 @@ impl<E: NetworkEvent> Network<E> {
         let mut tail = length;
         let sending = &mut free[from as usize];
         let mut head = (now_ps + overhead_ps).max(*sending);
-        *sending = head + length.max(gap_ps);
-        head += latency_ps;
+        *sending = head.saturating_add(length.max(gap_ps));
+        head = head.saturating_add(latency_ps);
         let first = 2 * self.nodes;
         let (topology, costs) = (&self.topology, &self.costs);
         let fabric = (costs.fabric.time_ps(bytes), costs.hop_ps);
@@ -258,14 +259,14 @@ impl<E: NetworkEvent> Network<E> {
             };
             let free = &mut free[(first + link) as usize];
             let start = head.max(*free);
-            *free = start + length;
-            head = start + hop_ps;
+            *free = start.saturating_add(length);
+            head = start.saturating_add(hop_ps);
             tail = tail.max(length);
         });
         let receiving = &mut free[(self.nodes + to) as usize];
         let start = head.max(*receiving);
-        *receiving = start + length;
-        start + tail + overhead_ps
+        *receiving = start.saturating_add(length);
+        start.saturating_add(tail).saturating_add(overhead_ps)
     }
 
     fn inject(&mut self, queue: &mut Queue<E>, now_ps: u64, from: u32, to: u32, bytes: u64, token: E) {
@@ -273,7 +274,7 @@ impl<E: NetworkEvent> Network<E> {
         let length = interface.time_ps(bytes);
         let sending = &mut self.free_ps[from as usize];
         let head = (now_ps + overhead_ps).max(*sending);
-        *sending = head + length.max(gap_ps);
+        *sending = head.saturating_add(length.max(gap_ps));
         let message = Message { to, router: self.topology.home(from), bytes, tail_ps: length, token };
         let number = match self.unused.pop() {
             Some(number) => {
@@ -285,7 +286,24 @@ impl<E: NetworkEvent> Network<E> {
                 self.messages.len() as u32 - 1
             }
         };
-        queue.push(head + latency_ps, to, E::hop(number));
+        queue.push(head.saturating_add(latency_ps), to, E::hop(number));
+    }
+
+    /// [`Network::on_hop`] will be asked for this message in some events.
+    #[inline]
+    pub fn expect_hop(&self, number: u32) {
+        soon(self.messages.get(number as usize));
+    }
+
+    /// The same, in a few events: now the message is near, and the link can be told.
+    #[inline]
+    pub fn expect_link(&self, number: u32) {
+        let Some(message) = self.messages.get(number as usize) else { return };
+        let link = match self.topology.next(message.router, message.to) {
+            Some(hop) => 2 * self.nodes + hop.link,
+            None => self.nodes + message.to,
+        };
+        soon(self.free_ps.get(link as usize));
     }
 
     /// A message reached a router: it goes on, or into the receiver's interface.
@@ -297,19 +315,19 @@ impl<E: NetworkEvent> Network<E> {
                 let length = rate.time_ps(message.bytes);
                 let free = &mut self.free_ps[(2 * self.nodes + hop.link) as usize];
                 let start = now_ps.max(*free);
-                *free = start + length;
+                *free = start.saturating_add(length);
                 message.tail_ps = message.tail_ps.max(length);
                 message.router = hop.router;
                 self.messages[number as usize] = message;
-                queue.push(start + hop_ps, message.to, E::hop(number));
+                queue.push(start.saturating_add(hop_ps), message.to, E::hop(number));
             }
             None => {
                 let length = self.costs.interface.time_ps(message.bytes);
                 let free = &mut self.free_ps[(self.nodes + message.to) as usize];
                 let start = now_ps.max(*free);
-                *free = start + length;
+                *free = start.saturating_add(length);
                 self.unused.push(number);
-                let arrival = start + message.tail_ps + self.costs.overhead_ps;
+                let arrival = start.saturating_add(message.tail_ps).saturating_add(self.costs.overhead_ps);
                 queue.push(arrival, message.to, message.token);
             }
         }

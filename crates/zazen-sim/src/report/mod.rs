@@ -2,4 +2,5 @@
 
 pub mod csv;
 pub mod page;
+pub mod parquet;
 pub mod svg;

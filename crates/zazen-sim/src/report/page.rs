@@ -7,6 +7,11 @@ use std::collections::BTreeMap;
 /// What the FusionFS paper reports for its job: (nodes, bytes per second) measured on Intrepid to
 /// 16 K nodes, and simulated by its authors at 2 M (§4.5).
 const PAPER_FUSIONFS: [(f64, f64); 2] = [(16_384.0, 2.5e12), (2_000_000.0, 329e12)];
+/// The same curve to 16 K nodes: the paper's text gives its end, and that it is linear.
+const PAPER_FUSIONFS_PER_NODE: f64 = 2.5e12 / 16_384.0;
+const PAPER_FUSIONFS_NODES: std::ops::RangeInclusive<u32> = 512..=16_384;
+/// The error that the paper reports of its own simulator, at most, in per cent (§4.5).
+const PAPER_ERROR: f64 = 4.0;
 /// What it reports for creating files in one directory (§4.2): (nodes, creates per second).
 const PAPER_CREATES: [(f64, f64); 1] = [(1_024.0, 54e3)];
 
@@ -53,13 +58,17 @@ pub fn plots(records: &[Record]) -> Vec<(&'static str, Plot)> {
         }
         plots.push(("throughput", plot("Throughput", "nodes", "bytes per second", series, true)));
     }
+    let published: Vec<&Record> =
+        records.iter().filter(|record| PAPER_FUSIONFS_NODES.contains(&record.nodes)).collect();
+    if is_intrepid("fusionfs") && !published.is_empty() {
+        plots.push(("error", error(&published)));
+    }
     if records.iter().any(|record| record.metadata_ops > 0) {
-        let mut series = lines(&Record::metadata_peak_per_s);
+        let mut series = metadata(&groups);
         if is_intrepid("metadata-shared") {
             series.push(reference(&PAPER_CREATES));
         }
-        let title = "Metadata: the busiest phase";
-        plots.push(("metadata", plot(title, "nodes", "operations per second", series, true)));
+        plots.push(("metadata", plot("Metadata by phase", "nodes", "operations per second", series, true)));
     }
     if records.iter().any(|record| record.efficiency > 0.0) {
         let mut series = lines(&|record| record.efficiency * 100.0);
@@ -91,6 +100,54 @@ pub fn plots(records: &[Record]) -> Vec<(&'static str, Plot)> {
     plots
 }
 
+/// Operations per second of each metadata phase, by scale.
+fn metadata(groups: &BTreeMap<(&str, &str), Vec<&Record>>) -> Vec<Series> {
+    let mut series = Vec::new();
+    for (key, group) in groups {
+        let mut phases: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
+        for record in group {
+            for phase in record.phases.iter().filter(|phase| phase.is_metadata) {
+                phases.entry(&phase.name).or_default().push((f64::from(record.nodes), phase.per_s));
+            }
+        }
+        series.extend(phases.into_iter().map(|(phase, points)| Series {
+            name: if groups.len() > 1 { format!("{} {phase}", key.1) } else { phase.to_owned() },
+            points,
+            ..Series::default()
+        }));
+    }
+    series
+}
+
+/// How far the simulated throughput is from the published curve, by scale.
+fn error(records: &[&Record]) -> Plot {
+    let mut groups: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
+    for record in records {
+        let published = PAPER_FUSIONFS_PER_NODE * f64::from(record.nodes);
+        let error = 100.0 * (record.bytes_per_s / published - 1.0).abs();
+        groups.entry(&record.fidelity).or_default().push((f64::from(record.nodes), error));
+    }
+    let ends = |nodes: &dyn Fn(f64, f64) -> f64| {
+        records.iter().map(|record| f64::from(record.nodes)).reduce(nodes).unwrap_or(1.0)
+    };
+    let (first, last) = (ends(&f64::min), ends(&f64::max));
+    let mut series: Vec<Series> = groups
+        .into_iter()
+        .map(|(fidelity, mut points)| {
+            points.sort_by(|one, other| one.0.total_cmp(&other.0));
+            Series { name: fidelity.to_owned(), points, ..Series::default() }
+        })
+        .collect();
+    series.push(Series {
+        name: "published error".to_owned(),
+        points: vec![(first, PAPER_ERROR), (last, PAPER_ERROR)],
+        is_guide: true,
+        ..Series::default()
+    });
+    let plot = plot("Distance from the published curve", "nodes", "per cent", series, false);
+    Plot { is_log_x: true, ..plot }
+}
+
 fn plot(title: &str, x: &str, y: &str, series: Vec<Series>, is_log: bool) -> Plot {
     Plot { title: title.to_owned(), x: x.to_owned(), y: y.to_owned(), is_log, is_log_x: false, series }
 }
@@ -104,7 +161,7 @@ background:var(--paper)}h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2.2re
 solid var(--line);border-radius:6px;overflow:hidden}svg{display:block;width:100%;height:auto}\
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem}th,td{padding:.25rem .7rem;border-bottom:1px \
 solid var(--line);text-align:right;white-space:nowrap}th:first-child,td:first-child,.text{text-align:left}\
-th{color:var(--soft);font-weight:600}code{font-size:.9em}";
+.left th,.left td{text-align:left}th{color:var(--soft);font-weight:600}code{font-size:.9em}";
 
 fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut out = String::from("<div class=\"wide\"><table><thead><tr>");
@@ -218,11 +275,12 @@ pub fn page(records: &[Record]) -> String {
             }),
         );
         out += "<h2>Where the parameters come from</h2>";
+        out += "<div class=\"left\">";
         out += &table(
             &["parameter", "origin"],
             largest.origin.iter().map(|(name, origin)| vec![name.clone(), origin.clone()]),
         );
-        out += "<p>Parameters that are not listed are assumed.</p>";
+        out += "</div><p>Parameters that are not listed are assumed.</p>";
     }
     out + "</body></html>\n"
 }

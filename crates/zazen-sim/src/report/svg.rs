@@ -31,8 +31,10 @@ pub struct Plot {
     pub series: Vec<Series>,
 }
 
-const WIDTH: f64 = 720.0;
-const HEIGHT: f64 = 400.0;
+/// Of a drawing.
+pub const WIDTH: f64 = 720.0;
+/// Of a drawing.
+pub const HEIGHT: f64 = 400.0;
 const LEFT: f64 = 78.0;
 const RIGHT: f64 = 140.0;
 const TOP: f64 = 44.0;
@@ -124,19 +126,55 @@ impl Axis {
     }
 }
 
-fn marker(shape: usize, x: f64, y: f64, colour: &str) -> String {
-    let fill = format!("fill=\"{colour}\"");
-    match shape % 4 {
-        0 => format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" {fill}/>"),
-        1 => format!("<rect x=\"{:.1}\" y=\"{:.1}\" width=\"8\" height=\"8\" {fill}/>", x - 4.0, y - 4.0),
-        2 => format!("<path d=\"M{x:.1} {:.1}l5 9h-10z\" {fill}/>", y - 5.0),
-        _ => format!("<path d=\"M{x:.1} {:.1}l5 5l-5 5l-5-5z\" {fill}/>", y - 5.0),
-    }
+/// Where a text is fixed to its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Anchor {
+    /// It begins there.
+    Start,
+    /// Its middle is there.
+    Middle,
+    /// It ends there.
+    End,
+}
+
+/// How a line looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stroke {
+    /// Of the grid.
+    Grid,
+    /// Of the axes.
+    Axis,
+    /// Of a series, with the number of its colour.
+    Series(usize),
+    /// Of an ideal or a limit, with dashes.
+    Guide,
+}
+
+/// What a plot is drawn on. Places are in units of a drawing of [`WIDTH`] by [`HEIGHT`], from the
+/// upper left corner.
+pub trait Canvas {
+    /// Straight lines from point to point.
+    fn lines(&mut self, points: &[(f64, f64)], stroke: Stroke);
+    /// A marker, of a shape and a colour.
+    fn marker(&mut self, shape: usize, at: (f64, f64), colour: usize);
+    /// A text; a title is larger.
+    fn text(&mut self, at: (f64, f64), anchor: Anchor, is_title: bool, text: &str);
+    /// A text that goes upwards, its middle at this place.
+    fn text_upwards(&mut self, at: (f64, f64), text: &str);
+}
+
+/// A name at the end of a line.
+struct Label<'a> {
+    /// The height of the line's end.
+    at: f64,
+    name: &'a str,
+    /// Shape and colour.
+    marker: Option<(usize, usize)>,
 }
 
 impl Plot {
-    /// The plot as an SVG document.
-    pub fn svg(&self) -> String {
+    /// Draws the plot.
+    pub fn draw(&self, canvas: &mut dyn Canvas) {
         let points = || self.series.iter().flat_map(|series| &series.points);
         let x = Axis::new(
             points().map(|point| point.0),
@@ -147,81 +185,120 @@ impl Plot {
         );
         let y = Axis::new(points().map(|point| point.1), self.is_log, !self.is_log, HEIGHT - BOTTOM, TOP);
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-        let mut out = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">\
-             <title>{title}</title><style>{STYLE}</style>\
-             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"var(--paper)\"/>\
-             <text class=\"title\" x=\"{LEFT}\" y=\"24\">{title}</text>",
-            title = escape(&self.title)
-        );
+        canvas.text((LEFT, 24.0), Anchor::Start, true, &self.title);
         for tick in x.ticks() {
             let at = x.at(tick);
-            out +=
-                &format!("<line class=\"grid\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{bottom}\"/>");
-            out += &format!(
-                "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-                bottom + 18.0,
-                short(tick)
-            );
+            canvas.lines(&[(at, TOP), (at, bottom)], Stroke::Grid);
+            canvas.text((at, bottom + 18.0), Anchor::Middle, false, &short(tick));
         }
         for tick in y.ticks() {
             let at = y.at(tick);
-            out +=
-                &format!("<line class=\"grid\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>");
-            out += &format!(
-                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-                LEFT - 8.0,
-                at + 4.0,
-                short(tick)
-            );
+            canvas.lines(&[(LEFT, at), (right, at)], Stroke::Grid);
+            canvas.text((LEFT - 8.0, at + 4.0), Anchor::End, false, &short(tick));
         }
-        out += &format!("<path class=\"axis\" fill=\"none\" d=\"M{LEFT} {TOP}V{bottom}H{right}\"/>");
-        let middle = (LEFT + right) / 2.0;
-        out += &format!(
-            "<text x=\"{middle:.0}\" y=\"{:.0}\" text-anchor=\"middle\">{}</text>",
-            HEIGHT - 12.0,
-            escape(&self.x)
-        );
-        let centre = (TOP + bottom) / 2.0;
-        out += &format!(
-            "<text transform=\"translate(18 {centre:.0}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
-            escape(&self.y)
-        );
-        let mut labels: Vec<(f64, String)> = Vec::new();
+        canvas.lines(&[(LEFT, TOP), (LEFT, bottom), (right, bottom)], Stroke::Axis);
+        canvas.text(((LEFT + right) / 2.0, HEIGHT - 12.0), Anchor::Middle, false, &self.x);
+        canvas.text_upwards((18.0, (TOP + bottom) / 2.0), &self.y);
+        self.draw_series(canvas, &x, &y);
+    }
+
+    fn draw_series(&self, canvas: &mut dyn Canvas, x: &Axis, y: &Axis) {
+        let mut labels: Vec<Label> = Vec::new();
         let mut colours = 0;
         for (number, series) in self.series.iter().enumerate() {
             let visible = |point: &&(f64, f64)| !self.is_log || (point.0 > 0.0 && point.1 > 0.0);
             let places: Vec<(f64, f64)> =
                 series.points.iter().filter(visible).map(|point| (x.at(point.0), y.at(point.1))).collect();
             let Some(last) = places.last() else { continue };
-            let colour = format!("var(--c{})", colours % 5);
+            let colour = colours % COLOURS.len();
             if !series.is_guide {
                 colours += 1;
             }
             if !series.is_reference {
-                let path: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
-                let (class, stroke) = if series.is_guide {
-                    ("line guide", String::new())
-                } else {
-                    ("line", format!(" stroke=\"{colour}\""))
-                };
-                out += &format!("<path class=\"{class}\"{stroke} d=\"M{}\"/>", path.join("L"));
+                let stroke = if series.is_guide { Stroke::Guide } else { Stroke::Series(colour) };
+                canvas.lines(&places, stroke);
             }
             if !series.is_guide && places.len() <= 40 {
-                places.iter().for_each(|(x, y)| out += &marker(number, *x, *y, &colour));
+                places.iter().for_each(|place| canvas.marker(number, *place, colour));
             }
-            labels.push((last.1, series.name.clone()));
+            let marker = (!series.is_guide).then_some((number, colour));
+            labels.push(Label { at: last.1, name: &series.name, marker });
         }
         // Names at the ends of the lines, moved apart where they would overlap.
-        labels.sort_by(|one, other| one.0.total_cmp(&other.0));
+        labels.sort_by(|one, other| one.at.total_cmp(&other.at));
         let mut below = 0.0_f64;
-        for (at, name) in labels {
-            let place = at.max(below + 15.0);
+        let left = WIDTH - RIGHT + 12.0;
+        // The lowest names stay within the drawing: where many crowd there, all move up.
+        let room = HEIGHT - BOTTOM - 15.0 * labels.len().saturating_sub(1) as f64;
+        for (number, Label { at, name, marker }) in labels.into_iter().enumerate() {
+            let place = at.min(room.max(TOP) + 15.0 * number as f64).max(below + 15.0);
             below = place;
-            out +=
-                &format!("<text x=\"{:.1}\" y=\"{:.1}\">{}</text>", right + 8.0, place + 4.0, escape(&name));
+            if let Some((shape, colour)) = marker {
+                canvas.marker(shape, (left, place), colour);
+            }
+            canvas.text((left + 9.0, place + 4.0), Anchor::Start, false, name);
         }
-        out + "</svg>\n"
+    }
+
+    /// The plot as an SVG document.
+    pub fn svg(&self) -> String {
+        let title = escape(&self.title);
+        let mut svg = Svg(format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">\
+             <title>{title}</title><style>{STYLE}</style>\
+             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"var(--paper)\"/>"
+        ));
+        self.draw(&mut svg);
+        svg.0 + "</svg>\n"
+    }
+}
+
+/// Colours of series on white, as [`STYLE`] has them for readers of light pages.
+pub const COLOURS: [(u8, u8, u8); 5] =
+    [(0x0b, 0x62, 0xa8), (0xb3, 0x45, 0x0b), (0x1b, 0x7a, 0x3d), (0x7a, 0x3f, 0xa0), (0x8a, 0x6d, 0x00)];
+
+struct Svg(String);
+
+impl Canvas for Svg {
+    fn lines(&mut self, points: &[(f64, f64)], stroke: Stroke) {
+        let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
+        let how = match stroke {
+            Stroke::Grid => "class=\"grid\"".to_owned(),
+            Stroke::Axis => "class=\"axis\" fill=\"none\"".to_owned(),
+            Stroke::Series(colour) => format!("class=\"line\" stroke=\"var(--c{colour})\""),
+            Stroke::Guide => "class=\"line guide\"".to_owned(),
+        };
+        self.0 += &format!("<path {how} d=\"M{}\"/>", path.join("L"));
+    }
+
+    fn marker(&mut self, shape: usize, (x, y): (f64, f64), colour: usize) {
+        let fill = format!("fill=\"var(--c{colour})\"");
+        self.0 += &match shape % 4 {
+            0 => format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" {fill}/>"),
+            1 => {
+                let (x, y) = (x - 4.0, y - 4.0);
+                format!("<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"8\" height=\"8\" {fill}/>")
+            }
+            2 => format!("<path d=\"M{x:.1} {:.1}l5 9h-10z\" {fill}/>", y - 5.0),
+            _ => format!("<path d=\"M{x:.1} {:.1}l5 5l-5 5l-5-5z\" {fill}/>", y - 5.0),
+        };
+    }
+
+    fn text(&mut self, (x, y): (f64, f64), anchor: Anchor, is_title: bool, text: &str) {
+        let anchor = match anchor {
+            Anchor::Start => "",
+            Anchor::Middle => " text-anchor=\"middle\"",
+            Anchor::End => " text-anchor=\"end\"",
+        };
+        let class = if is_title { " class=\"title\"" } else { "" };
+        self.0 += &format!("<text{class} x=\"{x:.1}\" y=\"{y:.1}\"{anchor}>{}</text>", escape(text));
+    }
+
+    fn text_upwards(&mut self, (x, y): (f64, f64), text: &str) {
+        self.0 += &format!(
+            "<text transform=\"translate({x:.0} {y:.0}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+            escape(text)
+        );
     }
 }
 
@@ -245,7 +322,8 @@ mod tests {
             Series { name: "a<b>".to_owned(), points: vec![(1.0, 2.0), (10.0, 20.0)], ..Series::default() };
         let plot = Plot { title: "x & y".to_owned(), is_log: true, series: vec![series], ..Plot::default() };
         let svg = plot.svg();
-        assert_eq!(svg.matches("<circle").count(), 2);
+        // One more beside the name.
+        assert_eq!(svg.matches("<circle").count(), 3);
         assert!(svg.contains("x &amp; y") && svg.contains("a&lt;b&gt;") && svg.ends_with("</svg>\n"));
         Plot::default().svg();
     }

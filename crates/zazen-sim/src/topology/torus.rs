@@ -7,13 +7,15 @@ use super::link::Hop;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Torus {
     sizes: Vec<u32>,
+    routers: u32,
 }
 
 impl Torus {
     /// Sizes of the dimensions, the first one running fastest. Each is at least 1, and their
     /// product is below 2³².
     pub(super) fn new(sizes: Vec<u32>) -> Torus {
-        Torus { sizes }
+        let routers = sizes.iter().product();
+        Torus { sizes, routers }
     }
 
     /// Sizes of the dimensions.
@@ -21,9 +23,10 @@ impl Torus {
         &self.sizes
     }
 
-    /// Router `r` owns the links `2·d·r ..`: up and down in each of its d dimensions.
+    /// Links are numbered by dimension, then direction, then line, then place on the line: a
+    /// route along a dimension uses links of consecutive numbers, whose rows lie side by side.
     pub(super) fn links(&self) -> u64 {
-        self.sizes.iter().map(|size| u64::from(*size)).product::<u64>() * 2 * self.sizes.len() as u64
+        u64::from(self.routers) * 2 * self.sizes.len() as u64
     }
 
     pub(super) fn next(&self, router: u32, to: u32) -> Option<Hop> {
@@ -33,7 +36,7 @@ impl Torus {
             if here != there {
                 let (_, up) = steps(here, there, *size);
                 let after = neighbour(here, *size, up);
-                let link = self.link(router, dimension, up);
+                let link = self.line(router, dimension, stride, up) + here;
                 return Some(Hop { link, router: router - here * stride + after * stride });
             }
             (at, goal, stride) = (at / size, goal / size, stride * size);
@@ -46,11 +49,13 @@ impl Torus {
         for (dimension, size) in self.sizes.iter().enumerate() {
             let (mut here, there) = (at % size, goal % size);
             let (count, up) = steps(here, there, *size);
-            for _ in 0..count {
-                visit(self.link(router, dimension, up));
-                let after = neighbour(here, *size, up);
-                router = router - here * stride + after * stride;
-                here = after;
+            if count > 0 {
+                let line = self.line(router, dimension, stride, up);
+                for _ in 0..count {
+                    visit(line + here);
+                    here = neighbour(here, *size, up);
+                }
+                router = router - (at % size) * stride + there * stride;
             }
             (at, goal, stride) = (at / size, goal / size, stride * size);
         }
@@ -65,8 +70,13 @@ impl Torus {
         sum
     }
 
-    fn link(&self, router: u32, dimension: usize, up: bool) -> u32 {
-        router * 2 * self.sizes.len() as u32 + 2 * dimension as u32 + u32::from(!up)
+    /// The first link of a router's line along a dimension. `stride` is the product of the sizes
+    /// of the dimensions before.
+    fn line(&self, router: u32, dimension: usize, stride: u32, up: bool) -> u32 {
+        let size = self.sizes[dimension];
+        let routers = self.routers;
+        let line = router % stride + router / (stride * size) * stride;
+        (2 * dimension as u32 + u32::from(!up)) * routers + line * size
     }
 }
 

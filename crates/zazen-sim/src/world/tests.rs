@@ -231,3 +231,32 @@ fn memory_is_foreseen() {
     job.fidelity = Fidelity::LogGp;
     assert!(memory_bytes(&job).unwrap() < path);
 }
+
+/// Times beyond what a run may reach end it with a reason, and never wrap around.
+#[test]
+fn absurd_sizes_end_the_run() {
+    for (at, fidelity) in
+        [(At::Random, Fidelity::Hop), (At::Next, Fidelity::Flow), (At::Shared, Fidelity::Path)]
+    {
+        for at in [at, At::Next] {
+            let program = Program::new().repeat(9, 0, |program| program.then("read", Op::Read(1 << 60, at)));
+            let mut job = job(16, program);
+            job.fidelity = fidelity;
+            job.cluster.disk.read_bytes_per_s = 1_000.0;
+            job.cluster.shared.bytes_per_s = 1_000.0;
+            let found = run(&job, &mut |_| ControlFlow::Continue(()));
+            assert_eq!(found.unwrap_err().kind(), ErrorKind::TooLarge);
+        }
+    }
+}
+
+#[test]
+fn a_cluster_without_a_living_node_is_refused() {
+    let mut job = job(1, Program::new().then("barrier", Op::Barrier));
+    job.cluster.failures.dead_fraction = 0.99;
+    let dead = (0..50).find_map(|seed| {
+        job.seed = seed;
+        run(&job, &mut |_| ControlFlow::Continue(())).err()
+    });
+    assert!(dead.unwrap().to_string().contains("dead from the beginning"));
+}

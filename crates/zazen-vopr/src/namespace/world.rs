@@ -227,7 +227,7 @@ impl World {
         let mut world = World {
             schedule: Scheduler::new(),
             random,
-            trace: Trace::new(),
+            trace: Trace::default(),
             profile,
             planted,
             genesis,

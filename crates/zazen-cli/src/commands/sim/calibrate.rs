@@ -77,7 +77,7 @@ pub(crate) fn calibrate(arguments: &Calibrate) -> Result<()> {
     let base = super::run::cluster(&arguments.base)?;
     let (mut cluster, estimates) = zazen_sim::calibrate::calibrate(&spans, &base, arguments.seed)?;
     cluster.baseline = Baseline::of(&spans).0;
-    write_whole(&arguments.out, &cluster.to_toml()?)?;
+    write_whole(&arguments.out, cluster.to_toml()?)?;
     output::print(&estimates_text(&estimates));
     output::note(format!(
         "{}: {} spans; other parameters are those of {}",
@@ -169,7 +169,7 @@ pub(crate) fn export(arguments: &Export) -> Result<()> {
             text
         }),
     };
-    write_whole(&arguments.out, &text)?;
+    write_whole(&arguments.out, text)?;
     output::note(format!("{}: {} spans", arguments.out.display(), spans.len()));
     Ok(())
 }

@@ -8,8 +8,9 @@ use clap::Args;
 use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_sim::job::{JobFile, NodesText};
+use zazen_sim::program::{At, Program};
 use zazen_sim::record::Record;
-use zazen_sim::report::{csv, page};
+use zazen_sim::report::{csv, page, parquet};
 use zazen_sim::work::Work;
 use zazen_sim::{Cluster, Fidelity, Job, workloads};
 
@@ -24,6 +25,7 @@ const NODES_DEFAULT: u32 = 1024;
   zazen sim run read-remote --nodes 4096 --net fat-tree:32x32x4:1x32x32 --compare-fidelity
   zazen sim run my-job.toml --cluster cluster.toml -o out/ --resume
   zazen sim run ior --ior '-b 16m -t 4m -s 4 -w -r -C -F' --nodes 64..4096
+  zazen sim run my-job.toml --darshan job.darshan      # replay what a real job did
   zazen sim run list
 
 NETWORKS:
@@ -40,6 +42,10 @@ FIDELITIES:
 pub(crate) struct Run {
     /// A workload's name, a job file (FILE.toml), or `list` for the names
     workload: String,
+    /// Replay this Darshan log: its ranks' reads and writes, with their pauses. The job file says on
+    /// which cluster; instead of one, write `darshan`
+    #[arg(long, value_name = "LOG")]
+    darshan: Option<PathBuf>,
     /// IOR's options, for the workload `ior`
     #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
     ior: Option<String>,
@@ -154,6 +160,7 @@ fn jobs(arguments: &Run) -> Result<Vec<Job>> {
         (Some(scales), _) => scales.0.clone(),
         (None, Some(NodesText::One(nodes))) => vec![*nodes],
         (None, Some(NodesText::Text(text))) => text.parse::<Scales>().map_err(in_file)?.0,
+        (None, None) if arguments.darshan.is_some() => Vec::new(),
         (None, None) => vec![NODES_DEFAULT],
     };
     let fidelities = match arguments.fidelity.as_ref().or(from_file.fidelity.as_ref()) {
@@ -170,9 +177,21 @@ fn jobs(arguments: &Run) -> Result<Vec<Job>> {
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
     };
+    let replayed = match (&arguments.darshan, arguments.workload == "darshan") {
+        (Some(log), _) if file.is_some() || arguments.workload == "darshan" => Some(replay(log, &from_file)?),
+        (Some(_), _) => {
+            let why = "--darshan belongs to a job file, or to the workload darshan: zazen sim run darshan --darshan LOG";
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        (None, true) => {
+            let why = "which log? zazen sim run darshan --darshan LOG";
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        (None, false) => None,
+    };
     let workload = match &file {
         Some(_) => None,
-        None if ior.is_some() => None,
+        None if ior.is_some() || replayed.is_some() => None,
         None => Some(workloads::named(&arguments.workload)?),
     };
     let name = match (&workload, &from_file.name) {
@@ -180,9 +199,14 @@ fn jobs(arguments: &Run) -> Result<Vec<Job>> {
         (None, Some(name)) => name.clone(),
         (None, None) => arguments.workload.trim_end_matches(".toml").to_owned(),
     };
+    let each = arguments.ranks_per_node.or(from_file.ranks_per_node);
+    let scales: Vec<(u32, u32)> = match &replayed {
+        Some(program) => spread_out(program.ranges.len() as u32, &scales, each),
+        None => scales.into_iter().map(|nodes| (nodes, each.unwrap_or(1))).collect(),
+    };
     let mut jobs = Vec::new();
-    for nodes in scales {
-        let work = match (&workload, &ior) {
+    for (nodes, ranks_per_node) in scales {
+        let work = match (&workload, ior.as_ref().or(replayed.as_ref())) {
             (Some(workload), _) => (workload.work)(nodes),
             (None, Some(program)) => Work::Program(program.clone()),
             (None, None) => {
@@ -193,7 +217,7 @@ fn jobs(arguments: &Run) -> Result<Vec<Job>> {
             jobs.push(Job {
                 name: name.clone(),
                 nodes,
-                ranks_per_node: arguments.ranks_per_node.or(from_file.ranks_per_node).unwrap_or(1),
+                ranks_per_node,
                 network: network.clone(),
                 fidelity: *fidelity,
                 seed: arguments.seed.or(from_file.seed).unwrap_or(1),
@@ -203,6 +227,43 @@ fn jobs(arguments: &Run) -> Result<Vec<Job>> {
         }
     }
     Ok(jobs)
+}
+
+/// What a Darshan log's ranks do, where the job file says that their data lie.
+fn replay(path: &Path, file: &JobFile) -> Result<Program> {
+    let at = match file.data.as_deref() {
+        None | Some("local") => At::Local,
+        Some("random") => At::Random,
+        Some("shared") => At::Shared,
+        Some(other) => {
+            let why = format!("job file: data = {other:?}; there are local, random and shared");
+            return Err(Error::new(ErrorKind::Config, why));
+        }
+    };
+    let log = super::darshan::read(path)?;
+    let (program, basis) = log.program(at).map_err(|error| error.within(path.display()))?;
+    let name = path.file_name().unwrap_or(path.as_os_str()).display();
+    output::note(format!("{name}: {} ranks, {:.1} s", log.header.ranks, log.header.run_s));
+    log.header.words.iter().for_each(|word| output::note(format!("{name}: {word}")));
+    if basis.overlapping > 0 {
+        output::note(format!(
+            "{name}: {} operations of one rank overlap in time; they are replayed one after the other",
+            basis.overlapping
+        ));
+    }
+    if !file.steps.is_empty() {
+        output::note("the job file's steps are not used: the log says what each rank does");
+    }
+    Ok(program)
+}
+
+/// How logged ranks lie on nodes: as many on each as the user says, or as the nodes need.
+fn spread_out(ranks: u32, scales: &[u32], each: Option<u32>) -> Vec<(u32, u32)> {
+    if scales.is_empty() {
+        let each = each.unwrap_or(1).max(1);
+        return vec![(ranks.div_ceil(each), each)];
+    }
+    scales.iter().map(|nodes| (*nodes, each.unwrap_or(ranks.div_ceil((*nodes).max(1))))).collect()
 }
 
 /// A cluster by name or from its file.
@@ -221,19 +282,23 @@ pub(crate) fn cluster(name: &str) -> Result<Cluster> {
 
 fn report(out: &Path, records: &[Record]) -> Result<()> {
     for (name, text) in [
-        ("runs.csv", csv::runs(records)),
-        ("phases.csv", csv::phases(records)),
-        ("slowest.csv", csv::slowest(records)),
-        ("busy.csv", csv::busy(records)),
+        ("runs", csv::runs(records)),
+        ("phases", csv::phases(records)),
+        ("slowest", csv::slowest(records)),
+        ("busy", csv::busy(records)),
     ] {
-        write_whole(&out.join(name), &text)?;
+        let columns = parquet::from_csv(&text);
+        let columns: Vec<_> = columns.iter().map(|(name, column)| (name.as_str(), column.clone())).collect();
+        write_whole(&out.join(format!("{name}.parquet")), parquet::file(&columns))?;
+        write_whole(&out.join(format!("{name}.csv")), text)?;
     }
     for (name, plot) in page::plots(records) {
-        write_whole(&out.join(format!("{name}.svg")), &plot.svg())?;
+        write_whole(&out.join(format!("{name}.svg")), plot.svg())?;
+        write_whole(&out.join(format!("{name}.png")), super::png::png(&plot)?)?;
     }
-    write_whole(&out.join("index.html"), &page::page(records))?;
+    write_whole(&out.join("index.html"), page::page(records))?;
     let records = records.iter().map(Record::to_json).collect::<Result<Vec<String>>>()?;
-    write_whole(&out.join("summary.json"), &format!("[{}]\n", records.join(",\n")))
+    write_whole(&out.join("summary.json"), format!("[{}]\n", records.join(",\n")))
 }
 
 /// A number with a unit of 1000.

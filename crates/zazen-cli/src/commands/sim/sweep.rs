@@ -130,7 +130,7 @@ fn kept(out: &Path, job: &Job) -> Option<Record> {
 /// Keeps a record. It is there whole or not at all.
 fn keep(out: &Path, job: &Job, record: &Record) -> Result<()> {
     let place = place(out, job);
-    super::files::write_whole(&place, &record.to_json()?)
+    super::files::write_whole(&place, record.to_json()?)
 }
 
 /// How many runs fit side by side. `NoSpace` if the largest one alone does not fit into memory.
