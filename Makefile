@@ -48,7 +48,7 @@ test-rust: prerequisites
 	@$(STEP) "test 1 of 3" "building and running the Rust tests" 305 \
 	  sh -c "cargo test $(TESTED) --locked --no-fail-fast; all=$$?; cargo test --package zazen-vopr --locked && exit $$all"
 
-test-python: install
+test-python: install $(VENV)/.requirements-viz
 	@$(STEP) "test 2 of 3" "running the Python, C and MPI tests" 315 \
 	  $(BIN)/python -m pytest -q -rs bindings/python/tests tests
 	@$(STEP) "test 3 of 3" "running the tests of the integrations" 120 $(BIN)/python -m pytest -q -rs integrations
@@ -76,7 +76,7 @@ bench: prerequisites
 ## make bench-data  trajectories (ROWS="xtc-frame rmsf" for some), files through fsspec, samples through PyTorch, explain
 bench-data: install
 	$(BIN)/python bench/data/bench_data.py $(ROWS)
-	set -e; for rows in files_cold_warm torch_epochs explain_cost; do $(BIN)/python bench/data/$$rows.py; done
+	set -e; for rows in index_cost random_access files_cold_warm torch_epochs explain_cost; do $(BIN)/python bench/data/$$rows.py; done
 
 ## make bench-zazen  the Zazen paper's evaluation, run again (root; FIGURES="fig4 fig7" for some)
 bench-zazen: install $(VENV)/.requirements-bench
@@ -96,13 +96,12 @@ bench-sim: install
 	cargo build --release --locked -p zazen-cli
 	$(BIN)/python bench/sim/bench_sim.py $(PARTS)
 
-## make bench-viz  VisIO's evaluation: which share of files each strategy reads remotely
-bench-viz: install
-	$(BIN)/python bench/papers/visio/run.py
+## make bench-viz  VisIO's evaluation: remote shares, and read rates over HDFS (root; FIGURES="share" for some)
+bench-viz: install $(VENV)/.requirements-bench $(VENV)/.requirements-viz
+	$(BIN)/python bench/papers/visio/run.py $(FIGURES)
 
 ## make viz-pictures  the picture of docs/visualization.md, by four ranks (fetches VTK into .venv)
-viz-pictures: install
-	$(BIN)/python -m pip install --quiet "vtk>=9.3"
+viz-pictures: install $(VENV)/.requirements-viz
 	$(BIN)/python -m zazen.viz.generate target/viz/ocean --steps 3 --points 33
 	LD_LIBRARY_PATH="$(CURDIR)/$(VENV)/lib" $(BIN)/mpiexec -n 4 $(BIN)/python examples/visualization.py \
 	  target/viz/ocean/ts.vtm.series --pictures target/viz/pictures
@@ -123,6 +122,10 @@ $(VENV)/.requirements: requirements/demo.txt requirements/test.txt | prerequisit
 
 $(VENV)/.requirements-bench: requirements/bench.txt $(VENV)/.requirements
 	@$(STEP) "install" "fetching Python packages of the benches" 30 $(BIN)/python -m pip install --quiet -r requirements/bench.txt
+	@touch $@
+
+$(VENV)/.requirements-viz: requirements/viz.txt $(VENV)/.requirements
+	@$(STEP) "install" "fetching VTK for the tests of visualization" 30 $(BIN)/python -m pip install --quiet -r requirements/viz.txt
 	@touch $@
 
 # pip fetches packages while cargo compiles.

@@ -1,15 +1,17 @@
-"""Builds the wheel: cargo builds the native parts in one go, and this file puts them where they belong.
+"""Builds the wheel: cargo builds the native parts in one go, and this file puts them where they
+belong.
 
-The wheel holds the Python package, the programs `zazen` and `zazend`, the C library with its headers, the
-plug-ins with their headers, the runtime of plug-ins' clients, the preload library, the systemd unit, completions
-of `zazen` for shells, and its man pages.
+The wheel holds the Python package, the programs `zazen` and `zazend`, the C library with its
+headers, the plug-ins with their headers, the runtime of plug-ins' clients, the preload library, the
+systemd unit, completions of `zazen` for shells, and its man pages.
 
-`ZAZEN_PROFILE` names the cargo profile; without it, it is `release`. `ZAZEN_TARGET` names another target than
-this machine's, as cargo-zigbuild spells it (`make wheel` sets it). A profile or a target has one folder below
-cargo's target folder, so what cargo has built there before is not built again.
+`ZAZEN_PROFILE` names the cargo profile; without it, it is `release`. `ZAZEN_TARGET` names another
+target than this machine's, as cargo-zigbuild spells it (`make wheel` sets it). A profile or a
+target has one folder below cargo's target folder, so what cargo has built there before is not built
+again.
 
-If `ZAZEN_BUILT` is set, cargo has built all parts, and the wheel takes what is there: scripts/install.py sets it.
-Such a wheel stays on this machine, so it is not compressed.
+If `ZAZEN_BUILT` is set, cargo has built all parts, and the wheel takes what is there:
+scripts/install.py sets it. Such a wheel stays on this machine, so it is not compressed.
 """
 
 import functools
@@ -115,7 +117,8 @@ COMPLETIONS = {
 
 
 class InstallData(install_data):
-    """The files that are listed, and what the program `zazen` says of itself: completions and man pages."""
+    """The files that are listed, and what the program `zazen` says of itself: completions and man
+    pages."""
 
     def run(self):
         zazen = build() / "zazen"

@@ -4,17 +4,18 @@
     .venv/bin/python bench/python_overhead.py            a table
     .venv/bin/python bench/python_overhead.py --json     the same for programs
 
-A daemon of its own holds 4 KiB and 64 KiB frames, all in the page cache. Each turn starts a fresh process
-per reader, which reads the dataset once to warm up and once on the clock: a C program over zazen.h, and
-Python loops that
+A daemon of its own holds 4 KiB and 64 KiB frames, all in the page cache. Each turn starts a fresh
+process per reader, which reads the dataset once to warm up and once on the clock: a C program over
+zazen.h, and Python loops that
 
     bare     take the frame and nothing of it:      for frame in frames: pass
     unpack   take number, bytes and path:           for number, data, path in frames: total += len(data)
     numpy    make an array, without a copy:         numpy.frombuffer(frame.data, numpy.uint8)
 
-Printed per frame: wall and CPU time of the process with all its threads, median and (smallest … largest)
-over the turns; and by how much Python's exceeds that of the C run of the same turn. The goal, 20 µs of CPU
-and of time, is judged by the medians of those differences. Needs a C compiler ($CC, cc) and an idle machine.
+Printed per frame: wall and CPU time of the process with all its threads, median and (smallest …
+largest) over the turns; and by how much Python's exceeds that of the C run of the same turn. The
+goal, 20 µs of CPU and of time, is judged by the medians of those differences. Needs a C compiler
+($CC, cc) and an idle machine.
 """
 
 from __future__ import annotations

@@ -2,16 +2,16 @@
 """The main job from end to end on this machine: simulate, push, analyse under MPI, lose a node,
 get it back.
 
-A testbed of four nodes (daemons with caches of their own) and a slow file server; an OpenMM simulation writes
-a trajectory to the file server while `zazen push --watch` places each of its frames on a node; then the same
-MDAnalysis analysis runs under `mpiexec -n 4` straight from the file server, from Zazen, with one node dead, and with it
-back. Ends with a table on stdout and `demo-report.json`; exits non-zero if the results differ or Zazen did
-not read locally.
+A testbed of four nodes (daemons with caches of their own) and a slow file server; an OpenMM
+simulation writes a trajectory to the file server while `zazen push --watch` places each of its
+frames on a node; then the same MDAnalysis analysis runs under `mpiexec -n 4` straight from the file
+server, from Zazen, with one node dead, and with it back. Ends with a table on stdout and
+`demo-report.json`; exits non-zero if the results differ or Zazen did not read locally.
 
     make demo        # or: .venv/bin/python demo/demo.py [--frames N] [--files]
 
-As root with iproute2 each node gets a network namespace with shaped links; otherwise a token bucket limits
-the file server. Everything lies in `.demo/` and is taken down at the end, also after Ctrl-C.
+As root with iproute2 each node gets a network namespace with shaped links; otherwise a token bucket
+limits the file server. Everything lies in `.demo/` and is taken down at the end, also after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ class Demo:
         return out
 
     def start(self, *command: object, **streams: object) -> subprocess.Popen:
-        """Start in a session of its own: Ctrl-C reaches this process alone, which then cleans up in order."""
+        """Start in a session of its own: Ctrl-C reaches this process alone, which then cleans up in
+        order."""
         words = [str(part) for part in command]
         child = subprocess.Popen(words, env=self.environment, text=True, start_new_session=True, **streams)
         self.children.append(child)
@@ -109,7 +110,8 @@ class Demo:
         return self.run(self.zazen, "testbed", "--dir", self.testbed_dir, *command, quiet=quiet)
 
     def clean_up(self) -> None:
-        """Leave nothing running and nothing behind; may be called at any time and more than once."""
+        """Leave nothing running and nothing behind; may be called at any time and more than
+        once."""
         for child in self.children:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGTERM)
@@ -186,7 +188,8 @@ class Demo:
         return json.loads(simulation), json.loads(out)
 
     def find_frames(self) -> None:
-        """Let each node find the frames in the trajectory; the first opening would do it otherwise."""
+        """Let each node find the frames in the trajectory; the first opening would do it
+        otherwise."""
         if not self.arguments.files:
             before = self.server_bytes()
             self.testbed("run", "-n", str(NODES), "--", self.zazen, "index", self.trajectory)

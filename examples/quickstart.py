@@ -3,8 +3,8 @@
 
     python quickstart.py
 
-It plays a simulation that writes 100 frames, pushes them into the caches of two nodes (daemons on this
-machine), and reads them back through each of them.
+It plays a simulation that writes 100 frames, pushes them into the caches of two nodes (daemons on
+this machine), and reads them back through each of them.
 """
 
 import tempfile

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
 """Simulate a small solvated protein with OpenMM and write a trajectory that grows frame by frame.
 
-The system is the villin headpiece in explicit water (8,867 atoms) that the OpenMM package carries as its own
-test structure: Amber99SB, TIP3P, particle-mesh Ewald, 300 K. The code knows nothing of Zazen: it writes
-`topology.pdb` and `md.dcd`. With `--files` every frame is a file of its own instead, `frame-0000000.dcd`,
-`frame-0000001.dcd`, ... (under a hidden name first, then renamed into place, so that nobody ever sees half a
-frame). Beside it, `zazen push --watch DIR --nodes nodes.txt` sends each frame to some node's disk.
+The system is the villin headpiece in explicit water (8,867 atoms) that the OpenMM package carries
+as its own test structure: Amber99SB, TIP3P, particle-mesh Ewald, 300 K. The code knows nothing of
+Zazen: it writes `topology.pdb` and `md.dcd`. With `--files` every frame is a file of its own
+instead, `frame-0000000.dcd`, `frame-0000001.dcd`, ... (under a hidden name first, then renamed into
+place, so that nobody ever sees half a frame). Beside it, `zazen push --watch DIR --nodes nodes.txt`
+sends each frame to some node's disk.
 
     python examples/simulate_peptide.py --out /lustre/villin --frames 300
 
-What does being watched cost the simulation? With `--compare DIR` every second block of frames is computed
-twice from the same checkpoint, once written into `--out` and once into DIR, which nobody watches, in
-alternating order; the report gives the median of the ratios of their times.
+What does being watched cost the simulation? With `--compare DIR` every second block of frames is
+computed twice from the same checkpoint, once written into `--out` and once into DIR, which nobody
+watches, in alternating order; the report gives the median of the ratios of their times.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from typing import Any, BinaryIO
 FRAME_NAME = "frame-{:07d}.dcd"
 TRAJECTORY_NAME = "md.dcd"
 DONE_NAME = "simulation.done"
-# A pushed frame is on its way for some milliseconds after it was written: this pause keeps it out of the time
-# of the next, unwatched block.
+# A pushed frame is on its way for some milliseconds after it was written: this pause keeps it out
+# of the time of the next, unwatched block.
 SETTLE_S = 0.05
 
 
@@ -171,7 +172,8 @@ Output = FrameFiles | Trajectory
 def run_block(
     simulation: Simulation, output: Output, first: int, count: int, steps: int
 ) -> tuple[float, int]:
-    """Write `count` frames to `output`, `steps` time steps after each; return (seconds, frame size)."""
+    """Write `count` frames to `output`, `steps` time steps after each; return (seconds, frame
+    size)."""
     frame_bytes = 0
     started = time.perf_counter()
     for number in range(first, first + count):
@@ -188,7 +190,8 @@ def compared_block(
     count: int,
     steps: int,
 ) -> tuple[float, int]:
-    """Compute one block twice from the same state; return (time watched / time unwatched, frame bytes)."""
+    """Compute one block twice from the same state; return (time watched / time unwatched, frame
+    bytes)."""
     checkpoint = simulation.checkpoint()
     seconds = {}
     frame_bytes = 0

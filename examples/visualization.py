@@ -3,8 +3,9 @@
     python -m zazen.viz.generate /lustre/ocean --steps 20 --blocks 2 2 2 --points 33
     mpiexec -n 4 python examples/visualization.py /lustre/ocean/ts.vtm.series --pictures pictures
 
-The data are simulated: `zazen.viz.generate` computes an analytic field and writes VTK's files. Each rank contours its
-own blocks; rank 0 gathers the surfaces and renders them, without an X server. Needs `pip install 'zazen[viz,mpi]'`.
+The data are simulated: `zazen.viz.generate` computes an analytic field and writes VTK's files. Each
+rank contours its own blocks; rank 0 gathers the surfaces and renders them, without an X server.
+Needs `pip install 'zazen[viz,mpi]'`.
 """
 
 import argparse

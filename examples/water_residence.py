@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """How long water stays near a protein: its survival probability, from frames read through Zazen.
 
-P(tau) is the share of the waters within CUTOFF of the protein at some time that stay there without a break
-for tau frames, averaged over all starting times. The analysis is an ordinary AnalysisBase of MDAnalysis. Under
-MPI each rank extracts the waters' ids from the frames that its node holds, and the back end joins them in the
-order of the trajectory. The result equals that of `waterdynamics.SurvivalProbability` on the same frames
-(--serial-check).
+P(tau) is the share of the waters within CUTOFF of the protein at some time that stay there without
+a break for tau frames, averaged over all starting times. The analysis is an ordinary AnalysisBase
+of MDAnalysis. Under MPI each rank extracts the waters' ids from the frames that its node holds, and
+the back end joins them in the order of the trajectory. The result equals that of
+`waterdynamics.SurvivalProbability` on the same frames (--serial-check).
 
     mpiexec -n 4 python water_residence.py /lustre/sim1/md.dcd --topology /lustre/sim1/topology.pdb
     python water_residence.py /lustre/sim1/md.dcd --topology /lustre/sim1/topology.pdb      # one process, no MPI
@@ -35,8 +35,8 @@ WATER = "(resname HOH WAT SOL TIP3 TIP4 SPC) and (name O OW OH2)"
 
 
 class NearbyWaters(AnalysisBase):
-    """Which waters are near the protein in each frame: `results.found` has (frame, ids, where the frame came
-    from, its bytes)."""
+    """Which waters are near the protein in each frame: `results.found` has (frame, ids, where the
+    frame came from, its bytes)."""
 
     _analysis_algorithm_is_parallelizable = True
 
@@ -57,7 +57,8 @@ class NearbyWaters(AnalysisBase):
 
 
 def communicator(wanted: bool):
-    """MPI's world if this process was launched as one of several ranks and mpi4py is there; else None."""
+    """MPI's world if this process was launched as one of several ranks and mpi4py is there; else
+    None."""
     if not wanted:
         return None
     try:

@@ -31,7 +31,8 @@ def node(folder, backing):
 
 @pytest.fixture
 def launch():
-    """Runs a Python file on so many ranks and returns what it printed; fails the test if it fails."""
+    """Runs a Python file on so many ranks and returns what it printed; fails the test if it
+    fails."""
     pytest.importorskip("mpi4py", reason="no mpi4py: pip install 'zazen[mpi]'")
     launcher = mpiexec()
 

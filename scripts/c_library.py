@@ -1,7 +1,8 @@
 """How the C library lies in an installation: libzazen under its SONAME, and what finds it.
 
-A wheel cannot hold symbolic links. There `libzazen.so`, which `-lzazen` looks for, is a linker script of one line that
-names the SONAME's file. `link` puts a symbolic link in its place, where the files can be changed.
+A wheel cannot hold symbolic links. There `libzazen.so`, which `-lzazen` looks for, is a linker
+script of one line that names the SONAME's file. `link` puts a symbolic link in its place, where the
+files can be changed.
 """
 
 import shutil
@@ -18,7 +19,8 @@ FOLDERS = {".pc": "lib/pkgconfig", ".cmake": "lib/cmake/zazen"}
 def lay_out(
     built: Path, package: Path, version: str, copy: Callable[[Path, Path], object] = shutil.copy
 ) -> None:
-    """Puts the library, its linker script, and the files of pkg-config and CMake below `package`."""
+    """Puts the library, its linker script, and the files of pkg-config and CMake below
+    `package`."""
     library = package / "lib"
     library.mkdir(parents=True, exist_ok=True)
     copy(built / "libzazen.so", library / SONAME)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Installs Zazen into the environment of the running Python, and does nothing where nothing changed.
+"""Installs Zazen into the environment of the running Python, and does nothing where nothing
+changed.
 
-First cargo builds the workspace with the profile that is named, in one go: the tests then find everything built.
-Then pip installs the wheel of what cargo built, unless the same files were installed before. A stamp in the
-environment says which files those were.
+First cargo builds the workspace with the profile that is named, in one go: the tests then find
+everything built. Then pip installs the wheel of what cargo built, unless the same files were
+installed before. A stamp in the environment says which files those were.
 """
 
 import argparse
@@ -75,8 +76,8 @@ def main() -> int:
     stamp.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     command += ["--no-build-isolation", "--no-deps", "--force-reinstall", str(ROOT)]
-    # Without this, setup.py would run cargo for fewer packages. Cargo then chooses other features for what they share
-    # with the rest of the workspace, and compiles it a second time.
+    # Without this, setup.py would run cargo for fewer packages. Cargo then chooses other features
+    # for what they share with the rest of the workspace, and compiles it a second time.
     environment = {**os.environ, "ZAZEN_PROFILE": options.profile, "ZAZEN_BUILT": "1"}
     status = subprocess.run(command, cwd=ROOT, env=environment).returncode
     if status == 0:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Which of libc's names are forwarded: `make check` runs it, `--table` prints what each name is.
 
-A name is forwarded if the preload library defines it. All other names that libc exports are in one of the classes
-of crates/zazen-preload/libc-names.txt, the first whose pattern fits. A name in none of them fails: somebody has to
-look whether it touches files.
+A name is forwarded if the preload library defines it. All other names that libc exports are in one
+of the classes of crates/zazen-preload/libc-names.txt, the first whose pattern fits. A name in none
+of them fails: somebody has to look whether it touches files.
 """
 
 import pathlib

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Runs one step of a make target, and says which one it is, what it waits for, and about how long it takes.
+"""Runs one step of a make target, and says which one it is, what it waits for, and about how long
+it takes.
 
 usage: progress.py STEP NAME SECONDS COMMAND...     (SECONDS: the usual time on 2 cores)
 
-Every half minute a line says how far it is. Needs no package: the first step runs before there are any.
+Every half minute a line says how far it is. Needs no package: the first step runs before there are
+any.
 """
 
 import os

@@ -3,11 +3,13 @@
 
 - arrows between crates point one way: the table below is the whole of what is allowed;
 - pure crates stay pure: no files, sockets, clocks, threads or randomness in them;
-- what is banned below occurs in the listed files only: integer encoding, and in what must replay from a seed std's
-  hash tables, clocks and randomness;
-- files of a crate do not import each other in circles: each can be read after those that it imports;
+- what is banned below occurs in the listed files only: integer encoding, and in what must replay
+  from a seed std's hash tables, clocks and randomness;
+- files of a crate do not import each other in circles: each can be read after those that it
+  imports;
 - dependencies come under licences that may be shipped with an Apache-2.0 product;
-- no file grows past the limit, none is empty, no unfinished code lands, every decision page is listed;
+- no file grows past the limit, none is empty, no unfinished code lands, every decision page is
+  listed;
 - what the documentation claims, as far as scripts/tidy_docs.py can check it.
 """
 
@@ -21,7 +23,8 @@ import tidy_docs
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# crate -> crates of ours that it may depend on | what its tests may also use | what its build script may.
+# crate -> crates of ours that it may depend on | what its tests may also use | what its build
+# script may.
 EDGES = {
     "zazen-core": "",
     "zazen-env": "zazen-core",
@@ -96,7 +99,8 @@ PURE_EXCEPT = {"crates/zazen-assign/src/threads.rs"}
 # What must give the same run for the same seed: std's hash tables differ in order from run to run.
 REPLAYED = [*(f"crates/{crate}" for crate in [*PURE, "zazen-store", "zazen-vopr"]), *PURE_FILES]
 
-# (what, pattern, where, instead, excepted files and folders with the reason of each). Tests are exempt.
+# (what, pattern, where, instead, excepted files and folders with the reason of each). Tests are
+# exempt.
 BANS = [
     (
         "integer encoding",
@@ -242,7 +246,8 @@ def crate_of(place):
 
 
 def check_reach():
-    """No crate compiles a file of another one: it would have two homes, and no arrow in the table."""
+    """No crate compiles a file of another one: it would have two homes, and no arrow in the
+    table."""
     takes = re.compile(r"#!?\[\s*(cfg_attr\(.*,\s*)?path\s*=|\binclude(_str|_bytes)?!\s*[(\[{]([^;]*)")
     for path in tracked("*.rs"):
         file = ROOT / path
@@ -278,7 +283,8 @@ def without_tests_and_text(text):
 
 
 def use_paths(tree):
-    """The paths of a use tree: `a::{b, c::d}` gives [a, b] and [a, c, d], each with the name that it gets."""
+    """The paths of a use tree: `a::{b, c::d}` gives [a, b] and [a, c, d], each with the name that
+    it gets."""
     tree = tree.strip()
     if "{" not in tree:
         path, _, name = tree.partition(" as ")
@@ -344,7 +350,8 @@ def imports(crate):
             edges[module].add(target(module, segments))
         for name, segments in names[module].items():
             found = target(module, segments)
-            # A module's face shows what lies beneath it: that is no import, unless the module uses it itself.
+            # A module's face shows what lies beneath it: that is no import, unless the module uses
+            # it itself.
             beneath = found is not None and found[: len(module)] == module
             if found is not None and (not beneath or re.search(rf"\b{name}\b", code[module])):
                 edges[module].add(found)

@@ -1,4 +1,5 @@
-"""What tests share to start programs and to wait for what they do; daemons are started by `zazen.testing`."""
+"""What tests share to start programs and to wait for what they do; daemons are started by
+`zazen.testing`."""
 
 import shutil
 import sys

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""What the records of `zazen explain` cost: time of a scan with and without them, and bytes of a record.
+"""What the records of `zazen explain` cost: time of a scan with and without them, and bytes of a
+record.
 
     .venv/bin/python bench/data/explain_cost.py            a table
     .venv/bin/python bench/data/explain_cost.py --json     the same for programs
 
-A warm dataset of small frames is scanned turn by turn with records and without (`ZAZEN_RECORDS=off`), in alternating
-order; the ratio of the times. Bytes: the record that a scan without a daemon leaves, over the frames that it read:
-once of all frames, and once of frames whose numbers follow no rule, which is the longest record.
+A warm dataset of small frames is scanned turn by turn with records and without
+(`ZAZEN_RECORDS=off`), in alternating order; the ratio of the times. Bytes: the record that a scan
+without a daemon leaves, over the frames that it read: once of all frames, and once of frames whose
+numbers follow no rule, which is the longest record.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""What files cost through zazen.fsspec: the store's bytes when cold, time and system calls when warm.
+"""What files cost through zazen.fsspec: the store's bytes when cold, time and system calls when
+warm.
 
     .venv/bin/python bench/data/files_cold_warm.py            a table
     .venv/bin/python bench/data/files_cold_warm.py --json     the same for programs
 
-Cold: 8 processes read one file at once, on one node and on four; the file server's own count of bytes, as a share of
-the file. Warm: one process reads the file by 1 MiB from front to back, through the file system and directly (both from
-the page cache), turn by turn; the ratio of their times, and CPU time. Small files: 500 of 16 KiB, each by `cat_file`.
+Cold: 8 processes read one file at once, on one node and on four; the file server's own count of
+bytes, as a share of the file. Warm: one process reads the file by 1 MiB from front to back, through
+the file system and directly (both from the page cache), turn by turn; the ratio of their times, and
+CPU time. Small files: 500 of 16 KiB, each by `cat_file`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Two epochs of shuffled samples over a throttled store: zazen.torch.LocalSampler beside DistributedSampler.
+"""Two epochs of shuffled samples over a throttled store: zazen.torch.LocalSampler beside
+DistributedSampler.
 
     .venv/bin/python bench/data/torch_epochs.py            a table
     .venv/bin/python bench/data/torch_epochs.py --json     the same for programs
 
-Each sampler gets a testbed of its own with cold caches, one rank a node, collectives over gloo. Both read through
-the nodes' daemons, with the same seed, and fill the caches as they go. Printed by epoch: samples per second of all
-ranks together, the store's bytes as a share of the dataset (the file server's own count), and the share of samples
-that lay on the reader's node. The global batches of both are compared. Turns alternate; the ratio is of one turn.
-Needs PyTorch (scripts/test-torch.sh installs it in .venv-torch).
+Each sampler gets a testbed of its own with cold caches, one rank a node, collectives over gloo.
+Both read through the nodes' daemons, with the same seed, and fill the caches as they go. Printed by
+epoch: samples per second of all ranks together, the store's bytes as a share of the dataset (the
+file server's own count), and the share of samples that lay on the reader's node. The global batches
+of both are compared. Turns alternate; the ratio is of one turn. Needs PyTorch
+(scripts/test-torch.sh installs it in .venv-torch).
 """
 
 from __future__ import annotations

@@ -18,12 +18,13 @@ module zazen
   implicit none
   private
 
-  public :: zazen_dataset, zazen_runset, zazen_frames, zazen_frame, zazen_writer
+  public :: zazen_dataset, zazen_runset, zazen_frames, zazen_paths, zazen_frame, zazen_writer
   public :: zazen_assignment, zazen_read_stats, zazen_counters
   public :: zazen_open, zazen_close, zazen_has_daemon, zazen_extent, zazen_assign
   public :: zazen_path, zazen_layout, zazen_query, zazen_number_of, zazen_owners
   public :: zazen_read, zazen_read_many
   public :: zazen_frames_open, zazen_next, zazen_frames_remaining, zazen_frames_stats, zazen_frames_close
+  public :: zazen_paths_open, zazen_paths_next, zazen_paths_remaining, zazen_paths_close
   public :: zazen_frame_number, zazen_frame_data, zazen_frame_path, zazen_frame_container
   public :: zazen_frame_source, zazen_frame_free
   public :: zazen_runset_len, zazen_runset_contains, zazen_runset_numbers, zazen_runset_free
@@ -53,6 +54,11 @@ module zazen
   end type
   !> An iteration over frames with read-ahead.
   type :: zazen_frames
+    private
+    type(c_ptr) :: handle = c_null_ptr
+  end type
+  !> An iteration over the paths of frames.
+  type :: zazen_paths
     private
     type(c_ptr) :: handle = c_null_ptr
   end type
@@ -276,6 +282,28 @@ module zazen
       type(c_ptr), intent(inout) :: frame
       integer(c_int32_t) :: status
     end function
+    function c_paths(dataset, set, paths) bind(C, name="zazen_paths") result(status)
+      import :: c_ptr, c_int32_t
+      type(c_ptr), value :: dataset, set
+      type(c_ptr), intent(inout) :: paths
+      integer(c_int32_t) :: status
+    end function
+    function c_paths_next(paths, number, path, frame) bind(C, name="zazen_paths_next") result(status)
+      import :: c_ptr, c_int32_t, c_int64_t
+      type(c_ptr), value :: paths
+      integer(c_int64_t), intent(inout) :: number
+      type(c_ptr), intent(inout) :: path, frame
+      integer(c_int32_t) :: status
+    end function
+    function c_paths_remaining(paths) bind(C, name="zazen_paths_remaining") result(count)
+      import :: c_ptr, c_int64_t
+      type(c_ptr), value :: paths
+      integer(c_int64_t) :: count
+    end function
+    subroutine c_paths_close(paths) bind(C, name="zazen_paths_close")
+      import :: c_ptr
+      type(c_ptr), value :: paths
+    end subroutine
     function c_frames_stats(frames, stats) bind(C, name="zazen_frames_stats") result(status)
       import :: c_ptr, c_int32_t, zazen_read_stats
       type(c_ptr), value :: frames
@@ -687,6 +715,47 @@ contains
     type(zazen_frames), intent(inout) :: frames
     call c_frames_close(frames%handle)
     frames%handle = c_null_ptr
+  end subroutine
+
+  !> Begins to find the files of the frames of `set`, in storage order, without reading them.
+  subroutine zazen_paths_open(dataset, set, paths, status)
+    type(zazen_dataset), intent(in) :: dataset
+    type(zazen_runset), intent(in) :: set
+    type(zazen_paths), intent(inout) :: paths
+    integer(c_int32_t), intent(out) :: status
+    status = c_paths(dataset%handle, set%handle, paths%handle)
+  end subroutine
+
+  !> The next frame's number, and the path of a file with exactly its bytes; `more` is false at the
+  !> end. `frame` is nothing if the file is there by itself, unread and unchecked. Otherwise the file
+  !> lives as long as `frame`. Freeing nothing does nothing, so free it in both cases. A failure
+  !> concerns one frame, and the iteration can continue.
+  subroutine zazen_paths_next(paths, number, path, frame, more, status)
+    type(zazen_paths), intent(in) :: paths
+    integer(c_int64_t), intent(inout) :: number
+    character(len=:), allocatable, intent(out) :: path
+    type(zazen_frame), intent(inout) :: frame
+    logical, intent(out) :: more
+    integer(c_int32_t), intent(out) :: status
+    type(c_ptr) :: path_at
+    path_at = c_null_ptr
+    status = c_paths_next(paths%handle, number, path_at, frame%handle)
+    more = status /= zazen_ok .or. c_associated(path_at)
+    path = fortran_text(path_at)
+  end subroutine
+
+  !> Frames whose paths were not given yet.
+  function zazen_paths_remaining(paths) result(count)
+    type(zazen_paths), intent(in) :: paths
+    integer(c_int64_t) :: count
+    count = c_paths_remaining(paths%handle)
+  end function
+
+  !> Ends an iteration over paths.
+  subroutine zazen_paths_close(paths)
+    type(zazen_paths), intent(inout) :: paths
+    call c_paths_close(paths%handle)
+    paths%handle = c_null_ptr
   end subroutine
 
   !> The frame's number.

@@ -1,4 +1,5 @@
-//! Generates and compiles the client stubs of the posix plug-in, and compiles what only C can express.
+//! Generates and compiles the client stubs of the posix plug-in, and compiles what only C can
+//! express.
 
 fn main() {
     println!("cargo:rerun-if-changed=src/variadic.c");
@@ -15,9 +16,9 @@ fn main() {
         .compile("zazen_preload_c");
 }
 
-/// Puts libgcc's unwinder into the library: as a library of its own, it would be loaded at the start
-/// of each program, which takes as long as all else that is done there. Where the compiler has no such
-/// archive, libgcc_s stays.
+/// Puts libgcc's unwinder into the library: as a library of its own, it would be loaded at the
+/// start of each program, which takes as long as all else that is done there. Where the compiler
+/// has no such archive, libgcc_s stays.
 fn link_unwinder() {
     println!("cargo:rerun-if-env-changed=CC");
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());

@@ -1,5 +1,5 @@
-// Reads a dataset, each frame on exactly one rank, and prints how many frames and bytes and a checksum over
-// all of them.
+// Reads a dataset, each frame on exactly one rank, and prints how many frames and bytes and a
+// checksum over all of them.
 //
 //   cc    -I INCLUDE assign_and_read.c LIBRARY -o assign_and_read
 //   mpicc -DWITH_MPI (the same), then: mpiexec -n 4 ./assign_and_read DATASET [BEGIN END STRIDE]
@@ -30,7 +30,8 @@ static void stop(const char *what, int32_t status) {
             stop(#call, status_);                                                                            \
     } while (0)
 
-// FNV-1a over the bytes, then mixed with the frame's number: a sum of these does not depend on the order.
+// FNV-1a over the bytes, then mixed with the frame's number: a sum of these does not depend on the
+// order.
 static uint64_t frame_hash(const zazen_frame_t *frame) {
     const unsigned char *bytes = zazen_frame_data(frame);
     uint64_t hash = UINT64_C(14695981039346656037);

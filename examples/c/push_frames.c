@@ -1,5 +1,5 @@
-// Writes frames to a dataset's directory, as a simulation does, and pushes each to the nodes' caches
-// meanwhile.
+// Writes frames to a dataset's directory, as a simulation does, and pushes each to the nodes'
+// caches meanwhile.
 //
 //   push_frames DATASET NODES COUNT BYTES      with the daemons' key file in ZAZEN_KEY
 

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""An FX correlator over MPI: the LOFAR pipeline on streams (ZOID, PPoPP'08, section 4 and Figure 9).
+"""An FX correlator over MPI: the LOFAR pipeline on streams (ZOID, PPoPP'08, section 4 and Figure
+9).
 
-Each rank takes blocks in turns from its node's stream, exchanges subbands with the ranks of other nodes (each
-node receives some of the stations), filters every subband into channels, correlates all pairs of stations,
-and gives the visibilities back to the stream, where those of K blocks are added before they leave.
+Each rank takes blocks in turns from its node's stream, exchanges subbands with the ranks of other
+nodes (each node receives some of the stations), filters every subband into channels, correlates all
+pairs of stations, and gives the visibilities back to the stream, where those of K blocks are added
+before they leave.
 
     # stations straight to the daemons (no input cluster): two nodes, two stations each, 16 ranks
     mpiexec -n 16 python correlator.py --library libstream.so --nodes 2 --stations 4 --port 5000 \\
@@ -15,8 +17,8 @@ and gives the visibilities back to the stream, where those of K blocks are added
     mpiexec -n 4 python correlator.py --library libstream.so --input tcp --port 5000 --blocks 320
     python stations.py --tcp 127.0.0.1:5000 --blocks 320
 
-    # without a plug-in: a socket for each rank, and another one to storage, which adds; the same with the
-    # daemon's sockets in place of its own
+    # without a plug-in: a socket for each rank, and another one to storage, which adds; the same
+    # with the daemon's sockets in place of its own
     python stations.py --serve 127.0.0.1:5000 --ranks 4 --blocks 320 &
     python sums.py --listen 127.0.0.1:6000 --integrate 16 --out sums.bin &
     mpiexec -n 4 python correlator.py --plain 127.0.0.1:5000 --store tcp:127.0.0.1:6000 --blocks 320
@@ -25,8 +27,8 @@ and gives the visibilities back to the stream, where those of K blocks are added
     # one machine, no daemon: each rank is a node with a plug-in of its own
     mpiexec -n 2 python correlator.py --library libstream.so --plugin libzazen_stream.so --nodes 2 --port 5000
 
-Prints what became of every packet, and where the fringe is. Exits with 1 if a packet is not accounted for, or
-the fringe is not where the sky has it.
+Prints what became of every packet, and where the fringe is. Exits with 1 if a packet is not
+accounted for, if a result came too late for its sum, or if the fringe is not where the sky has it.
 """
 
 from __future__ import annotations
@@ -111,7 +113,8 @@ class Exchange:
         return bounds
 
     def swap(self, samples, present):
-        """Gives each node its subbands of this node's stations; all stations of this node's subbands."""
+        """Gives each node its subbands of this node's stations; all stations of this node's
+        subbands."""
         stations, times, subbands = samples.shape[:3]
         bounds = self.mine(subbands)
         if self.nodes == 1:
@@ -128,14 +131,16 @@ class Exchange:
 
 
 def spectra(sky, samples, present, taps):
-    """Subbands as channels: (stations, subbands, spectra, channels); and which spectra are whole."""
+    """Subbands as channels: (stations, subbands, spectra, channels); and which spectra are
+    whole."""
     stations, times, subbands = samples.shape[:3]
     count = times // sky.channels
     voltages = samples[..., 0].astype(np.float32) + 1j * samples[..., 1].astype(np.float32)
     voltages = voltages.transpose(0, 2, 1).reshape(stations, subbands, count, sky.channels)
     there = np.repeat(present, sky.packet_samples, axis=1).reshape(stations, count, sky.channels).all(axis=2)
     if taps > 1:
-        # A polyphase filter: each spectrum is of `taps` pieces, under a window. A block's first have no past.
+        # A polyphase filter: each spectrum is of `taps` pieces, under a window. A block's first
+        # have no past.
         window = np.sinc(np.arange(taps * sky.channels) / sky.channels - taps / 2) * np.hamming(
             taps * sky.channels
         )
@@ -148,8 +153,8 @@ def spectra(sky, samples, present, taps):
 
 
 def correlate(sky, samples, present, taps, dtype):
-    """The visibilities of all pairs a <= b: per subband, pair and channel a complex number; then per pair the
-    spectra."""
+    """The visibilities of all pairs a <= b: per subband, pair and channel a complex number; then
+    per pair the spectra."""
     channels, there = spectra(sky, samples, present, taps)
     exact = np.complex128 if dtype == np.float64 else np.complex64
     products = np.einsum("asnc,bsnc->sabc", channels.astype(exact), channels.astype(exact).conj())
@@ -161,7 +166,8 @@ def correlate(sky, samples, present, taps, dtype):
 
 
 def split(sky, values, subbands):
-    """The inverse of how correlate() lays its values out: (subbands, pairs, channels) and weights."""
+    """The inverse of how correlate() lays its values out: (subbands, pairs, channels) and
+    weights."""
     pairs = sky.stations * (sky.stations + 1) // 2
     visibilities = values[: 2 * subbands * pairs * sky.channels]
     return visibilities.view(np.result_type(values.dtype, np.complex64)).reshape(
@@ -198,7 +204,18 @@ def account(arguments, sky, counters, first_station):
         )
         arrived = sum(station[name] for name in "stored duplicate late refused outside strange".split())
         lost_track += abs(expected - sum(parts)) + abs(station["arrived"] - arrived)
-    return lost_track
+    if counters["results_late"]:
+        print(
+            f"{counters['results_late']} results came after their sums had left: raise --groups-open",
+            flush=True,
+        )
+    return lost_track + counters["results_late"]
+
+
+def groups_open(arguments):
+    """Sums under way at most. A rank lags behind the newest block by the blocks in the buffer, at
+    most; its results must find their sums."""
+    return arguments.groups_open or min(arguments.slots // arguments.integrate + 2, 1024)
 
 
 def config(arguments, sky, nodes, node, ranks):
@@ -223,7 +240,7 @@ def config(arguments, sky, nodes, node, ranks):
         ports=arguments.ports,
         integrate=arguments.integrate,
         element=streams.ELEMENTS[arguments.element],
-        groups_open=arguments.groups_open,
+        groups_open=groups_open(arguments),
     )
 
 
@@ -351,7 +368,9 @@ def parse(words=None):
     how.add_argument("--copy", action="store_true", help="get blocks by stream_scatter(), not where they lie")
     how.add_argument("--taps", type=int, default=1, help="of the polyphase filter; 1: plain FFTs (default 1)")
     how.add_argument("--integrate", type=int, default=8, help="blocks whose results are added (default 8)")
-    how.add_argument("--groups-open", type=int, default=4, help="sums under way (default 4)")
+    how.add_argument(
+        "--groups-open", type=int, default=0, help="sums under way (default: as the buffer needs)"
+    )
     how.add_argument("--element", choices=["f32", "f64"], default="f32", help="of results (default f32)")
     how.add_argument("--store", metavar="FILE|tcp:HOST:PORT", help="where sums go")
     how.add_argument("--counters", metavar="FILE", help="write each node's counters to FILE.NODE")

@@ -40,8 +40,8 @@ def make(out, loopback=False, zazen="zazen", cc=None):
 
 
 def installed(name):
-    """A library of Zazen's: beside the plug-in that $ZAZEN_STREAM_PLUGIN names, in Python's package, or what
-    cargo built last. None if it is nowhere."""
+    """A library of Zazen's: beside the plug-in that $ZAZEN_STREAM_PLUGIN names, in Python's
+    package, or what cargo built last. None if it is nowhere."""
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     built = [target / profile / name for profile in ("release", "debug")]
     built = sorted((path for path in built if path.is_file()), key=lambda path: -path.stat().st_mtime)

@@ -4,10 +4,10 @@ In every subband each station samples one complex int8 number per time:
 
     x_s[t] = round( A exp(2πi ν (t - d_s)) + common[t - d_s] + own_s[t] )
 
-a tone that is common to all, noise that is common to all, and noise of the station's own, all delayed by d_s
-samples but the last. Correlating two stations must give a fringe in the tone's channel, with the phase
-2πν (d_1 - d_0).
-Everything repeats after PERIOD samples, so the samples of any time are known to anybody.
+a tone that is common to all, noise that is common to all, and noise of the station's own, all
+delayed by d_s samples but the last. Correlating two stations must give a fringe in the tone's
+channel, with the phase 2πν (d_1 - d_0). Everything repeats after PERIOD samples, so the samples of
+any time are known to anybody.
 """
 
 from __future__ import annotations

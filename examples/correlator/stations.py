@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Stations of a radio telescope that see a known sky, and send what they see as packets with time stamps.
+"""Stations of a radio telescope that see a known sky, and send what they see as packets with time
+stamps.
 
     # four stations, one datagram after the other to two ports of this machine, in real time
     python stations.py --stations 4 --udp 127.0.0.1:5000,127.0.0.1:5001 --blocks 100 --rate 200000
 
-    # two of them, to the first node of a correlator.py on this machine, as soon as it has written its ports
+    # two of them, to the first node of a correlator.py on this machine, as soon as it has written
+    # its ports
     python stations.py --stations 4 --only 0-2 --ready ports --node 0
 
     # as fast as it goes, over one TCP connection for all stations
@@ -13,8 +15,8 @@
     # some lost, some twice, some in another order, some so late that their block is gone
     python stations.py --udp 127.0.0.1:5000 --lose 0.01 --duplicate 0.01 --reorder 0.05 --late 0.001
 
-    # be the input cluster of plain programs (correlator.py --plain): whole blocks, in turns, to ranks that
-    # connect
+    # be the input cluster of plain programs (correlator.py --plain): whole blocks, in turns, to
+    # ranks that connect
     python stations.py --serve 127.0.0.1:5000 --ranks 4 --blocks 100
 
 Prints one line of JSON: what was sent and what was not, per station.

@@ -7,8 +7,9 @@
             ... block.samples, block.present ...
             stream.gather(block.number, 0, result)
 
-``Library`` takes a shared library of the generated stream_client.c and a runtime: libzazen_stub, whose calls
-go to a daemon, or the loopback, which runs the plug-in in this process. See docs/streams.md.
+``Library`` takes a shared library of the generated stream_client.c and a runtime: libzazen_stub,
+whose calls go to a daemon, or the loopback, which runs the plug-in in this process. See
+docs/streams.md.
 """
 
 from __future__ import annotations
@@ -137,7 +138,8 @@ class Library:
         return f": {words.decode()}" if words else ""
 
     def connect(self, socket=None, plugin=None, rank=-1, ranks=0):
-        """A connection to the daemon at ``socket`` (default: this machine's), or to ``plugin`` in here."""
+        """A connection to the daemon at ``socket`` (default: this machine's), or to ``plugin`` in
+        here."""
         if self.is_loopback:
             return Loopback(self, plugin)
         return Daemon(self, socket, rank, ranks)
@@ -250,8 +252,8 @@ class Stream:
         return ports[: self._call("ports", ports, ctypes.byref(count))]
 
     def scatter(self, timeout=-1.0):
-        """The next block, or None at the end of the stream. TimeoutError after so many seconds. The samples
-        are overwritten by the next one."""
+        """The next block, or None at the end of the stream. TimeoutError after so many seconds. The
+        samples are overwritten by the next one."""
         if self._samples is None:
             self._samples = self.host.allocate(self.config.block_bytes)
         size = c_uint64(len(self._samples))
@@ -261,7 +263,8 @@ class Stream:
         )  # fmt: skip
 
     def borrow(self, timeout=-1.0):
-        """The same without a copy: the samples are read where the plug-in has them, until give_back()."""
+        """The same without a copy: the samples are read where the plug-in has them, until
+        give_back()."""
         if self._memory is None:
             fd = self._call("memory")
             try:
@@ -306,7 +309,8 @@ class Stream:
             yield block
 
     def borrowed(self, timeout=-1.0):
-        """All blocks of this rank, where they lie; each is given back when the next one is asked for."""
+        """All blocks of this rank, where they lie; each is given back when the next one is asked
+        for."""
         while (block := self.borrow(timeout)) is not None:
             yield block
             self.give_back(block)
@@ -341,7 +345,8 @@ class Stream:
         self._call("flush")
 
     def counters(self):
-        """A dictionary of COUNTERS, and under "station" a list of dictionaries of STATION_COUNTERS."""
+        """A dictionary of COUNTERS, and under "station" a list of dictionaries of
+        STATION_COUNTERS."""
         values, count = (c_uint64 * 65536)(), c_uint32(65536)
         every = values[: self._call("counters", values, ctypes.byref(count))]
         found = dict(zip(COUNTERS, every, strict=False))

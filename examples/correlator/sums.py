@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# plugins/stream/src/store.rs: magic, version, element, part, block, time, blocks, results, weight, bytes, 0.
+# plugins/stream/src/store.rs: magic, version, element, part, block, time, blocks, results, weight,
+# bytes, 0.
 RECORD = struct.Struct("<4sIIIQQIIQQQ")
 DTYPES = [np.float32, np.float64, np.int32, np.int64]
 
@@ -97,7 +98,8 @@ class Adder:
 
 
 def listen(address, blocks, out):
-    """Takes records until all that connected are gone again; how many bytes came, and how many left."""
+    """Takes records until all that connected are gone again; how many bytes came, and how many
+    left."""
     host, _, port = address.rpartition(":")
     listener = socket.create_server((host, int(port)))
     print(f"listening on {listener.getsockname()[1]}", flush=True)

@@ -1,16 +1,17 @@
 /* posix.h: POSIX file and socket I/O as calls that are forwarded: the posix plug-in's interface.
  *
- * The preload library (crates/zazen-preload) is the client; docs/forwarding.md says what it promises. What is
- * forwarded is what a system call does, not the call: descriptors are numbers of open file descriptions that the
- * session (one process's view) holds at the far side; paths are resolved at the far side, against a description
- * of a directory or as absolute ones.
+ * The preload library (crates/zazen-preload) is the client; docs/forwarding.md says what it
+ * promises. What is forwarded is what a system call does, not the call: descriptors are numbers
+ * of open file descriptions that the session (one process's view) holds at the far side; paths
+ * are resolved at the far side, against a description of a directory or as absolute ones.
  *
- * A session is joined by as many connections as a process likes (one for each thread that is in a call). Its key
- * is 64 random bits that the client chooses; only callers of the same identity can join: a host has a process for each. It
- * ends, and all that it held is released, when its last connection is gone, unless an exec was announced.
+ * A session is joined by as many connections as a process likes (one for each thread that is in
+ * a call). Its key is 64 random bits that the client chooses; only callers of the same identity
+ * can join: a host has a process for each. It ends, and all that it held is released, when its
+ * last connection is gone, unless an exec was announced.
  *
- * Functions return -1 with errno set, as the system calls do. `tag` names a call that may block, so that
- * px_cancel() can interrupt it. */
+ * Functions return -1 with errno set, as the system calls do. `tag` names a call that may block,
+ * so that px_cancel() can interrupt it. */
 #ifndef ZAZEN_POSIX_H
 #define ZAZEN_POSIX_H
 
@@ -102,14 +103,16 @@ void px_detach(const struct zazen_caller *caller, int32_t reason);
 /* errno */
 int px_hello(const struct px_hello *hello /* in:ptr */, const uint32_t *keep /* in:arr:size=+1:max=1048576 */,
              uint32_t keep_count /* in:obj */);
-/* Holds a copy of the session's descriptions until a PX_HELLO_FORK takes it, or half a minute has passed. */
+/* Holds a copy of the session's descriptions until a PX_HELLO_FORK takes it, or half a minute
+ * has passed. */
 /* errno */
 int px_fork(uint64_t *token /* out:ptr */);
 /* Announces that the process is about to replace itself (1), or that it did not come to it (0). */
 /* errno */
 int px_exec(int coming /* in:obj */);
-/* A process that becomes another user goes on with that user's plug-in process, and takes what it has open along: here is
- * the descriptor of a description, and there it is entered again under the number that it had. */
+/* A process that becomes another user goes on with that user's plug-in process, and takes what
+ * it has open along: here is the descriptor of a description, and there it is entered again
+ * under the number that it had. */
 /* errno */
 int px_give(uint32_t id /* in:obj */, int *fd /* out:ptr:fd */);
 /* errno */
@@ -243,7 +246,8 @@ int px_lock_wait(uint32_t id /* in:obj */, int command /* in:obj */, uint32_t ta
 int px_flock(uint32_t id /* in:obj */, int operation /* in:obj */);
 /* errno blocking */
 int px_flock_wait(uint32_t id /* in:obj */, int operation /* in:obj */, uint32_t tag /* in:obj */);
-/* F_GETFL, F_SETFL, F_GETPIPE_SZ, F_SETPIPE_SZ, F_ADD_SEALS, F_GET_SEALS, F_SETSIG and their kin with an integer. */
+/* F_GETFL, F_SETFL, F_GETPIPE_SZ, F_SETPIPE_SZ, F_ADD_SEALS, F_GET_SEALS, F_SETSIG and their kin
+ * with an integer. */
 /* errno */
 int64_t px_fcntl(uint32_t id /* in:obj */, int command /* in:obj */, int64_t argument /* in:obj */);
 /* FIONREAD, FIONBIO and the inode flags: with one 8-byte object. */

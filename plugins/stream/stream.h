@@ -1,11 +1,14 @@
-/* stream.h: samples of telescopes as calls: the stream plug-in's interface. docs/streams.md says how to use it.
+/* stream.h: samples of telescopes as calls: the stream plug-in's interface. docs/streams.md says
+ * how to use it.
  *
- * Receivers in the plug-in put what stations send into a circular buffer. Ranks take blocks of it in turns
- * (stream_scatter), and give results back (stream_gather), which are summed here over many blocks before they leave
- * for a file or a socket. The pattern is that of the LOFAR correlator on ZOID (PPoPP'08, section 4).
+ * Receivers in the plug-in put what stations send into a circular buffer. Ranks take blocks of
+ * it in turns (stream_scatter), and give results back (stream_gather), which are summed here
+ * over many blocks before they leave for a file or a socket. The pattern is that of the LOFAR
+ * correlator on ZOID (PPoPP'08, section 4).
  *
- * A stream has a name. One client opens it, others attach; each gets a handle. When the last of them has closed its
- * handle or is gone, the stream ends. Clients of one user share streams; nobody else's are visible (but to root).
+ * A stream has a name. One client opens it, others attach; each gets a handle. When the last of
+ * them has closed its handle or is gone, the stream ends. Clients of one user share streams;
+ * nobody else's are visible (but to root).
  *
  * Functions return -1 with errno set when they fail. Handles may be used by many threads. */
 #ifndef ZAZEN_STREAM_H
@@ -99,8 +102,8 @@ enum stream_counter {
     STREAM_COUNTERS
 };
 
-/* Packets of one station. arrived = stored + duplicate + late + refused + outside + strange, and of the blocks that
- * are done: block_packets x blocks = delivered + dropped + missing. */
+/* Packets of one station. arrived = stored + duplicate + late + refused + outside + strange, and
+ * of the blocks that are done: block_packets x blocks = delivered + dropped + missing. */
 enum stream_station_counter {
     STREAM_ARRIVED, STREAM_STORED, STREAM_DUPLICATE, STREAM_LATE, STREAM_REFUSED, STREAM_OUTSIDE, STREAM_STRANGE,
     STREAM_DELIVERED, STREAM_DROPPED, STREAM_MISSING, STREAM_ENDED,
@@ -114,13 +117,13 @@ void stream_fini(void);
 void stream_attached(const struct zazen_caller *caller);
 void stream_detached(const struct zazen_caller *caller, int32_t reason);
 
-/* Makes a stream and begins to receive. EEXIST: the name is taken; EINVAL: measures; ENOMEM: more than this host's
- * bound for buffers. */
+/* Makes a stream and begins to receive. EEXIST: the name is taken; EINVAL: measures; ENOMEM:
+ * more than this host's bound for buffers. */
 /* errno handle=stream */
 int64_t stream_open(const char *name /* in:str:max=128 */, const struct stream_config *config /* in:ptr */);
 
-/* A handle on a stream that is open; as this rank, unless rank is -1. A rank counts as gone when its last handle is
- * closed, and may come again. ENOENT; EINVAL: no such rank. */
+/* A handle on a stream that is open; as this rank, unless rank is -1. A rank counts as gone when
+ * its last handle is closed, and may come again. ENOENT; EINVAL: no such rank. */
 /* errno handle=stream */
 int64_t stream_attach(const char *name /* in:str:max=128 */, int32_t rank /* in:obj */);
 
@@ -136,35 +139,39 @@ int stream_describe(int64_t stream /* in:obj:handle=stream */, struct stream_con
 int stream_ports(int64_t stream /* in:obj:handle=stream */, uint16_t *ports /* out:arr:size=+1:max=1024 */,
                  uint32_t *count /* inout:ptr */);
 
-/* The next block for this rank: per station its packets in the order of their time, zeros for what is missing.
- * `present` has a bit for each packet, station x block_packets + packet, the lowest bit first. `bytes` is room on
- * entry. Returns 1, or 0 at the end of the stream. EAGAIN: nothing within timeout_ms (-1: wait for ever); ENOBUFS: too
- * little room; EINVAL: blocks are dealt in turns and this handle is no rank's; EINTR. */
+/* The next block for this rank: per station its packets in the order of their time, zeros for
+ * what is missing. `present` has a bit for each packet, station x block_packets + packet, the
+ * lowest bit first. `bytes` is room on entry. Returns 1, or 0 at the end of the stream. EAGAIN:
+ * nothing within timeout_ms (-1: wait for ever); ENOBUFS: too little room; EINVAL: blocks are
+ * dealt in turns and this handle is no rank's; EINTR. */
 /* errno blocking */
 int stream_scatter(int64_t stream /* in:obj:handle=stream */, int32_t timeout_ms /* in:obj */,
                    struct stream_block *block /* out:ptr */, uint8_t *present /* out:arr:size=+1:max=1048576 */,
                    uint32_t *present_bytes /* inout:ptr */, void *samples /* out:arr:size=+1:zerocopy:userbuf */,
                    uint64_t *bytes /* inout:ptr */);
 
-/* The buffer itself, to be mapped for reading, and to be closed. Its bytes are those of blocks as long as they are
- * borrowed. Between nodes there is none. */
+/* The buffer itself, to be mapped for reading, and to be closed. Its bytes are those of blocks
+ * as long as they are borrowed. Between nodes there is none. */
 /* errno fd */
 int stream_memory(int64_t stream /* in:obj:handle=stream */);
 
-/* As stream_scatter(), but the block stays where it is: `offset` bytes from the beginning of stream_memory(). It is this
- * handle's until stream_return(); if the handle is closed or its client gone before, the block is dealt again. */
+/* As stream_scatter(), but the block stays where it is: `offset` bytes from the beginning of
+ * stream_memory(). It is this handle's until stream_return(); if the handle is closed or its
+ * client gone before, the block is dealt again. */
 /* errno blocking */
 int stream_borrow(int64_t stream /* in:obj:handle=stream */, int32_t timeout_ms /* in:obj */,
                   struct stream_block *block /* out:ptr */, uint8_t *present /* out:arr:size=+1:max=1048576 */,
                   uint32_t *present_bytes /* inout:ptr */, uint64_t *offset /* out:ptr */);
 
-/* The block is not looked at any more: its place is used again. EINVAL: it was not borrowed through this handle. */
+/* The block is not looked at any more: its place is used again. EINVAL: it was not borrowed
+ * through this handle. */
 /* errno */
 int stream_return(int64_t stream /* in:obj:handle=stream */, uint64_t block /* in:obj */);
 
-/* The result for a block; `weight` is summed too. Returns 1 when it is in its sum and, if that was the last one, the
- * sum waits for storage; 0 if there was one of this block and part already, or its sum has left. EINVAL: no whole
- * elements, another length than the sum's others, or a block before the first. ENOMEM: beyond the host's bound. */
+/* The result for a block; `weight` is summed too. Returns 1 when it is in its sum and, if that
+ * was the last one, the sum waits for storage; 0 if there was one of this block and part
+ * already, or its sum has left. EINVAL: no whole elements, another length than the sum's others,
+ * or a block before the first. ENOMEM: beyond the host's bound. */
 /* errno blocking */
 int stream_gather(int64_t stream /* in:obj:handle=stream */, uint64_t block /* in:obj */, uint32_t part /* in:obj */,
                   uint64_t weight /* in:obj */, const void *result /* in:arr:size=+1:zerocopy:userbuf:max=268435456 */,
@@ -174,11 +181,13 @@ int stream_gather(int64_t stream /* in:obj:handle=stream */, uint64_t block /* i
 /* errno blocking */
 int stream_skip(int64_t stream /* in:obj:handle=stream */, uint64_t block /* in:obj */, uint32_t part /* in:obj */);
 
-/* Where sums go from now on: into this file or socket, as records; -1: nowhere, they are only counted. */
+/* Where sums go from now on: into this file or socket, as records; -1: nowhere, they are only
+ * counted. */
 /* errno */
 int stream_store(int64_t stream /* in:obj:handle=stream */, int fd /* in:obj:fd */);
 
-/* The same, to a file of the host's (of its own user's callers only), or to a TCP port: "tcp:ADDRESS:PORT". */
+/* The same, to a file of the host's (of its own user's callers only), or to a TCP port:
+ * "tcp:ADDRESS:PORT". */
 /* errno blocking */
 int stream_store_at(int64_t stream /* in:obj:handle=stream */, const char *where /* in:str:max=4096 */);
 
@@ -186,7 +195,8 @@ int stream_store_at(int64_t stream /* in:obj:handle=stream */, const char *where
 /* errno */
 int stream_end(int64_t stream /* in:obj:handle=stream */);
 
-/* Sums under way leave as they are; returns when storage has everything. EIO: it failed for some. */
+/* Sums under way leave as they are; returns when storage has everything. EIO: it failed for
+ * some. */
 /* errno blocking */
 int stream_flush(int64_t stream /* in:obj:handle=stream */);
 

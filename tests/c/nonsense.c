@@ -71,6 +71,15 @@ static void sets(void) {
     zazen_runset_free(NULL);
 }
 
+static void check_file(const char *path, long bytes) {
+    FILE *file = fopen(path, "rb");
+    TRUE(file != NULL);
+    if (file != NULL) {
+        TRUE(fseek(file, 0, SEEK_END) == 0 && ftell(file) == bytes);
+        fclose(file);
+    }
+}
+
 static void datasets(const char *path) {
     zazen_dataset_t *dataset = NULL;
     zazen_runset_t *set = NULL, *alien = NULL;
@@ -150,8 +159,28 @@ static void datasets(const char *path) {
     TRUE(zazen_owners(dataset, NULL, owners, 0) == ZAZEN_TOO_LARGE && owners[0] == 5);
     TRUE(zazen_owners(dataset, NULL, owners, 1) == ZAZEN_OK && owners[0] == 0);
     TRUE(zazen_frames(dataset, set, NULL, &frames) == ZAZEN_OK);
+    zazen_paths_t *paths = NULL;
+    zazen_frame_t *read = (zazen_frame_t *)&read;
+    const char *where = NULL;
+    REFUSED(zazen_paths(NULL, set, &paths));
+    REFUSED(zazen_paths(dataset, NULL, &paths));
+    REFUSED(zazen_paths(dataset, set, NULL));
+    TRUE(zazen_paths(dataset, set, &paths) == ZAZEN_OK);
     zazen_close(dataset);
     zazen_runset_free(set);
+    REFUSED(zazen_paths_next(NULL, &number, &where, &read));
+    REFUSED(zazen_paths_next(paths, NULL, &where, &read));
+    REFUSED(zazen_paths_next(paths, &number, NULL, &read));
+    REFUSED(zazen_paths_next(paths, &number, &where, NULL));
+    TRUE(zazen_paths_remaining(paths) == 1 && zazen_paths_remaining(NULL) == 0 && where == NULL);
+    number = 5;
+    TRUE(zazen_paths_next(paths, &number, &where, &read) == ZAZEN_OK && number == 0 && where[0] == '/');
+    check_file(where, 100);
+    zazen_frame_free(read);
+    TRUE(zazen_paths_next(paths, &number, &where, &read) == ZAZEN_OK && where == NULL && read == NULL);
+    TRUE(zazen_paths_remaining(paths) == 0);
+    zazen_paths_close(paths);
+    zazen_paths_close(NULL);
     REFUSED(zazen_next(NULL, &frame));
     REFUSED(zazen_next(frames, NULL));
     zazen_read_stats_t stats = {.struct_size = sizeof stats}, older = {.struct_size = 2 * sizeof(uint64_t)};

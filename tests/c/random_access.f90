@@ -10,13 +10,14 @@ program random_access
   type(zazen_dataset) :: dataset
   type(zazen_runset) :: all, native, alien
   type(zazen_frames) :: frames
+  type(zazen_paths) :: paths
   type(zazen_frame) :: frame, some(4)
   type(zazen_read_stats) :: stats
   integer(c_int64_t) :: numbers(4), few(3), number, offset, before
   integer(c_int32_t), allocatable :: owners(:)
   integer(c_int32_t) :: status, statuses(4)
   integer(c_int8_t), pointer :: bytes(:)
-  integer :: rank, at
+  integer :: rank, at, length
   logical :: more, ascends
   character(len=4096) :: path
   character(len=:), allocatable :: text
@@ -84,6 +85,20 @@ program random_access
     call check("stats")
     print '(a,l1,a,i0)', "ascends ", ascends, " taken ", stats%native + stats%alien + stats%backing_reads
     call zazen_frames_close(frames)
+    call zazen_paths_open(dataset, all, paths, status)
+    call check("paths")
+    print '(a,i0)', "paths ", zazen_paths_remaining(paths)
+    at = 0
+    do
+      call zazen_paths_next(paths, number, text, frame, more, status)
+      call check("path")
+      if (.not. more) exit
+      inquire(file=text, size=length)
+      if (length == 5000) at = at + 1
+      call zazen_frame_free(frame)
+    end do
+    call zazen_paths_close(paths)
+    print '(a,i0)', "whole files ", at
     call zazen_runset_free(native)
     call zazen_runset_free(alien)
   end if

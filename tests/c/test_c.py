@@ -1,4 +1,5 @@
-"""The C examples: compiled with strict warnings, run over daemons, under the address sanitizer, under MPI."""
+"""The C examples: compiled with strict warnings, run over daemons, under the address sanitizer,
+under MPI."""
 
 import os
 import re
@@ -95,7 +96,8 @@ def test_push_then_read(folder, cluster, flags):
 
 
 def test_every_call_refuses_nonsense(folder, cluster):
-    """Under the sanitizer: NULLs, wrong sizes, double closes of nothing; nothing leaks, nothing changes."""
+    """Under the sanitizer: NULLs, wrong sizes, double closes of nothing; nothing leaks, nothing
+    changes."""
     program = folder / "nonsense"
     flags = ["-g", "-fsanitize=address"]
     run(

@@ -1,4 +1,5 @@
-"""How other programs' builds find the C library and the Fortran module: pkg-config, CMake, mpif90."""
+"""How other programs' builds find the C library and the Fortran module: pkg-config, CMake,
+mpif90."""
 
 import os
 import shutil
@@ -34,7 +35,8 @@ def run(*command, expect=0, cwd=None, **environment):
 
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory):
-    """The installation; or, for one that was put together by hand, what setup.py would have made of it."""
+    """The installation; or, for one that was put together by hand, what setup.py would have made of
+    it."""
     try:
         library = Path(zazen.get_library())
     except zazen.NotFoundError as error:
@@ -82,7 +84,8 @@ def test_the_library_has_its_soname(prefix):
 
 @pytest.mark.parametrize("linked", [False, True])
 def test_pkg_config(prefix, dataset, tmp_path, linked):
-    """With the linker script that a wheel carries, and with the symbolic link that `make install` makes of it."""
+    """With the linker script that a wheel carries, and with the symbolic link that `make install`
+    makes of it."""
     pkg_config = shutil.which("pkg-config")
     if pkg_config is None:
         pytest.skip("no pkg-config")
@@ -178,4 +181,5 @@ def test_random_access_from_fortran(prefix, dataset, tmp_path):
     assert [line.split()[1] for line in frames] == ["9", "3", "9", "0"]
     assert all(f" bytes {FRAME_BYTES} " in line for line in frames)
     assert words["statuses"] == "0 T F T T"
+    assert words["paths"] == str(FRAMES) and words["whole"] == f"files {FRAMES}"
     assert words["remaining"] == str(FRAMES) and words["ascends"] == f"T taken {FRAMES}"

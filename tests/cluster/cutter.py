@@ -1,4 +1,5 @@
-"""A unix socket in front of a daemon's, which cuts all connections after so many bytes of answers."""
+"""A unix socket in front of a daemon's, which cuts all connections after so many bytes of
+answers."""
 
 import array
 import contextlib
@@ -14,8 +15,8 @@ FDS_MAX = 253
 class Cutter:
     """Passes bytes and descriptors both ways; a context manager.
 
-    ``after``: how many bytes of answers get through, over all connections together, before every connection
-    is closed and none is taken any more. None: all.
+    ``after``: how many bytes of answers get through, over all connections together, before every
+    connection is closed and none is taken any more. None: all.
     """
 
     def __init__(self, path, daemon, after=None):

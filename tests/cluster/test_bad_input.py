@@ -156,7 +156,8 @@ def test_a_frame_that_claims_more_than_it_has_is_refused(cluster, dataset):
 
 
 def test_a_full_disk_skips_copies_and_loses_no_frame(tmp_path_factory, dataset):
-    """The cache's file system has room for a part of the frames only; the budget knows nothing of it."""
+    """The cache's file system has room for a part of the frames only; the budget knows nothing of
+    it."""
     folder = tmp_path_factory.mktemp("z") / "c"
     cache = folder / "cache0"
     cache.mkdir(parents=True)

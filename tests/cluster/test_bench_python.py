@@ -1,4 +1,5 @@
-"""The bench of Python's overhead runs; whether its goal holds is not a test's to say on a busy machine."""
+"""The bench of Python's overhead runs; whether its goal holds is not a test's to say on a busy
+machine."""
 
 import json
 import shutil

@@ -143,7 +143,8 @@ def test_a_busy_daemon_is_waited_for(cluster, dataset, tmp_path):
 
 
 def test_cut_off_at_any_byte(cluster, dataset, tmp_path):
-    """All connections end at a byte of the daemon's answers: in a header, in a payload, between two.
+    """All connections end at a byte of the daemon's answers: in a header, in a payload, between
+    two.
 
     Answers that carry no descriptor may come by shared memory, which ends with its connection.
     """
@@ -203,7 +204,8 @@ def test_a_dataset_that_lost_its_daemon_finds_it_again(cluster, dataset):
 
 
 def test_killed_while_a_miss_is_fetched(tmp_path, tool):
-    """The file server gives some twenty frames a second: after the third of forty, others are under way."""
+    """The file server gives some twenty frames a second: after the third of forty, others are under
+    way."""
     slow = Testbed(tmp_path / "t", tool, "--server-rate", "64K")
     try:
         slow.write(40)

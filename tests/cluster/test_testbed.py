@@ -136,6 +136,27 @@ def test_a_rank_that_cannot_start_ends_the_job(testbed, tool):
     assert "/nowhere/program" in ended.stderr
 
 
+EARLY = """
+import os, sys
+if os.environ["PMI_RANK"] == "1":
+    sys.exit("no module named data")
+from mpi4py import MPI
+"""
+
+
+def test_a_rank_that_ends_before_mpi_begins_ends_the_job(testbed, tool):
+    """The other rank waits for it in MPI_Init, and mpiexec would wait for both."""
+    run = [tool.program, "testbed", "run", "--dir", testbed.folder, "-n", "2", "--", sys.executable, "-c"]
+    ended = subprocess.run([*run, EARLY], capture_output=True, text=True, timeout=60)
+    assert ended.returncode != 0
+    assert "no module named data" in ended.stderr
+    assert "rank 1 ended before MPI_Init (exit status: 1), so the job ends" in ended.stderr
+    # What MPI programs end with stays as it is.
+    after = "import sys\nfrom mpi4py import MPI\nassert MPI.COMM_WORLD.allreduce(1) == 2\nsys.exit(5)"
+    assert subprocess.run([*run, after], capture_output=True, timeout=120).returncode == 5
+    assert subprocess.run([*run, "pass"], capture_output=True, timeout=120).returncode == 0
+
+
 def network_excuse() -> str | None:
     if os.geteuid() != 0:
         return "network namespaces need root"

@@ -1,4 +1,5 @@
-"""Commands and flags that the documentation names exist: each is looked up in the programs' own --help.
+"""Commands and flags that the documentation names exist: each is looked up in the programs' own
+--help.
 
 scripts/tidy_docs.py (`make check`) checks what needs no program: links, files, settings, names.
 """
@@ -75,7 +76,8 @@ def lines_of(path):
 
 
 def parts(line):
-    """The commands of a line that are ours, as words; what runs behind ` -- ` is another program's."""
+    """The commands of a line that are ours, as words; what runs behind ` -- ` is another
+    program's."""
     for part in re.split(r"&&|\|\||[;|]|(?<=\s)&(?=\s|$)|\s#\s", line):
         try:
             words = shlex.split(part.strip())

@@ -1,8 +1,8 @@
 """README's commands, typed: the shell lines of "Use it on your data" and its Python program.
 
-They run in folders of our own. The only changes made to a line are where it points (`/lustre`, `/ssd/zazen`,
-`/etc/zazen/key`, the port) and how many ranks fit here (`-n 64`). A line that the test does not know fails
-it: README can't grow a command that nobody ran.
+They run in folders of our own. The only changes made to a line are where it points (`/lustre`,
+`/ssd/zazen`, `/etc/zazen/key`, the port) and how many ranks fit here (`-n 64`). A line that the
+test does not know fails it: README can't grow a command that nobody ran.
 """
 
 import json
@@ -143,7 +143,8 @@ def test_readme_commands_work_as_typed(site):
 
 @pytest.mark.skipif(not shutil.which("mpiexec", path=str(BIN)), reason="mpiexec is not in this environment")
 def test_the_tour_on_one_machine_works_as_typed(tmp_path_factory):
-    """All its shell lines in one shell, word for word, but for the installation, which is this environment's."""
+    """All its shell lines in one shell, word for word, but for the installation, which is this
+    environment's."""
     title = "Try it on one machine"
     folder = tmp_path_factory.mktemp("tour")
     (folder / "analysis.py").write_text(blocks("python", title)[0])

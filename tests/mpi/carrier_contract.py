@@ -1,4 +1,5 @@
-"""What every carrier must do, as a program for each rank: `mpiexec -n N python carrier_contract.py CARRIER`.
+"""What every carrier must do, as a program for each rank: `mpiexec -n N python carrier_contract.py
+CARRIER`.
 
 The expected values follow from the ranks' numbers alone, so each rank checks its own result.
 """
@@ -84,7 +85,8 @@ def main():
     half = comm.Split(color=comm.rank % 2, key=-comm.rank)
     check(_zazen.CarrierProbe(half, carrier), half)
     half.Free()
-    # Blocks beyond a message's limit arrive whole: here it is so low that most are cut, elsewhere 1 GiB.
+    # Blocks beyond a message's limit arrive whole: here it is so low that most are cut, elsewhere 1
+    # GiB.
     if carrier == "mpi4py":
         _mpi4py._CHUNK_BYTES = 4096
     check(_zazen.CarrierProbe(comm, carrier, chunk_bytes=4096), comm)

@@ -1,8 +1,9 @@
-"""Each rank reads its share; one rank's daemon is disturbed on the way. Rank 0 prints what happened, as JSON.
+"""Each rank reads its share; one rank's daemon is disturbed on the way. Rank 0 prints what
+happened, as JSON.
 
-Arguments: DATASET VICTIM SIGNAL MOMENT PID. VICTIM is the rank that sends SIGNAL to the daemon PID at MOMENT:
-"never", "start" (before the dataset is opened), "opened", "collective:N" (in the N-th collective of the
-assignment) or "frame:N" (the N-th frame has been read, and is still held).
+Arguments: DATASET VICTIM SIGNAL MOMENT PID. VICTIM is the rank that sends SIGNAL to the daemon PID
+at MOMENT: "never", "start" (before the dataset is opened), "opened", "collective:N" (in the N-th
+collective of the assignment) or "frame:N" (the N-th frame has been read, and is still held).
 """
 
 import hashlib

@@ -1,6 +1,7 @@
 """A rank that reads a dataset and times itself. Prints the ranks' rows as JSON on rank 0.
 
-usage: read_and_time.py DATASET SLOW_RANK SECONDS   (that rank sleeps so long in all, between frames)
+usage: read_and_time.py DATASET SLOW_RANK SECONDS   (that rank sleeps so long in all, between
+frames)
 """
 
 import json

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,8 @@ def analyse(launch, bed, path, slow_rank=-1, seconds=0.0):
 
 
 def check_waterfall(rows, told):
-    """Each rank's parts add up to what the rank measured itself, within 5 % (0.1 s for short ones)."""
+    """Each rank's parts add up to what the rank measured itself, within 5 % (0.1 s for short
+    ones)."""
     assert [rank["rank"] for rank in told["ranks"]] == list(range(RANKS)), told
     for row, rank in zip(rows, told["ranks"], strict=True):
         parts = sum(rank["spent_s"].values())
@@ -135,7 +137,8 @@ def test_never_pushed(launch, bed):
     bed.zazen("load", path)
     again = analyse(launch, bed, path)
     assert "never pushed" not in [finding["what"] for finding in again["findings"]], again
-    # What it says one would gain is an upper bound of what was gained, on a machine as busy as this.
+    # What it says one would gain is an upper bound of what was gained, on a machine as busy as
+    # this.
     assert again["wall_s"] < told["wall_s"]
 
 
@@ -194,6 +197,55 @@ def test_a_slow_rank(launch, bed):
     told = analyse(launch, bed, path, slow_rank=3, seconds=2.0)
     assert first(told) == "slow rank", told
     assert (told["slowest"], told["verdict"].startswith("rank 3")) == (3, True)
+
+
+READ_ONE_BY_ONE = """
+import json, sys, time, zazen
+with zazen.open(sys.argv[1]) as dataset:
+    began = time.perf_counter()
+    for number in range(int(sys.argv[2])):
+        assert dataset[number].data[0] == number % 251
+    print(json.dumps(time.perf_counter() - began))
+"""
+
+
+def test_frames_read_one_by_one(bed):
+    """Random access leaves one record when the dataset is closed."""
+    path = bed.dataset()
+    bed.push(path, range(0, FRAMES, 2))
+    words = [sys.executable, "-c", READ_ONE_BY_ONE, path, FRAMES]
+    took = json.loads(bed.zazen("testbed", "run", "-n", 1, "--", *words))
+    told = json.loads(bed.zazen("explain", path, "--json"))
+    (rank,) = told["ranks"]
+    assert rank["local_frames"] + rank["other_frames"] == FRAMES
+    causes = Counter()
+    for cause in told["causes"]:
+        causes[cause["cause"]] += cause["frames"]
+    elsewhere = FRAMES // 2 - rank["local_frames"]
+    assert causes == {"never pushed": FRAMES // 2, "another rank's share": elsewhere}, told
+    assert abs(sum(rank["spent_s"].values()) - took) <= max(0.05 * took, 0.1), (took, rank)
+    assert first(told) == "never pushed"
+
+
+READ_A_FILE = """
+import sys
+from zazen.blocks import BlockReader
+reader = BlockReader(sys.argv[1])
+assert reader.read(0, reader.size) == bytes(reader.size)
+reader.close()
+"""
+
+
+def test_blocks_from_other_nodes(bed):
+    """Most blocks of a cold file have their homes on other nodes, which read them from the
+    store."""
+    folder = bed.dataset(frames=0)
+    (folder / "field.raw").write_bytes(bytes(8 << 20))
+    # Until then its times may not tell of a change, and nothing is kept.
+    time.sleep(0.05)
+    bed.zazen("testbed", "run", "-n", 1, "--", sys.executable, "-c", READ_A_FILE, folder / "field.raw")
+    (rank,) = json.loads(bed.zazen("explain", folder, "--json"))["ranks"]
+    assert rank["other_frames"] == 8 and rank["spent_s"]["peer"] > 0, rank
 
 
 def test_text_and_page(launch, bed):

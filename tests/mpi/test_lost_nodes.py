@@ -15,7 +15,7 @@ FRAMES = 1600
 #: Frames that each node holds.
 NATIVES = (FRAMES - 200) // RANKS
 VICTIM = 2
-#: Seconds of silence that a daemon is allowed here; a hung one costs at most twice that per question.
+#: Seconds of silence that a daemon is allowed here; a hung one costs at most twice that a question.
 SILENCE = 2.0
 
 
@@ -25,8 +25,8 @@ def frame_bytes(number):
 
 @pytest.fixture(scope="module")
 def placed(tmp_path_factory):
-    """Four daemons, which all tests share and leave running; all frames but the last 200 are natives, spread
-    round-robin."""
+    """Four daemons, which all tests share and leave running; all frames but the last 200 are
+    natives, spread round-robin."""
     folder = tmp_path_factory.mktemp("z")
     dataset = folder / "backing" / "sim1"
     dataset.mkdir(parents=True)
@@ -135,7 +135,8 @@ def test_all_nodes_but_one_are_gone_one_after_another(launch, placed, undisturbe
 
 
 def test_a_lost_rank_ends_the_job_with_a_word(launch, placed):
-    """What MPI does with a rank that is gone is MPI's affair; here: the launcher ends the job and says so."""
+    """What MPI does with a rank that is gone is MPI's affair; here: the launcher ends the job and
+    says so."""
     code = (
         "import os, signal, sys, zazen\nfrom mpi4py import MPI\n"
         "comm = MPI.COMM_WORLD\n"

@@ -1,4 +1,5 @@
-"""Real MPI processes over real daemons: each frame is read once, whatever the rules, protocol and carrier."""
+"""Real MPI processes over real daemons: each frame is read once, whatever the rules, protocol and
+carrier."""
 
 import hashlib
 import json
@@ -22,7 +23,8 @@ def test_carriers_keep_their_contract(launch, ranks, carrier):
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_the_standard_abi(launch, ranks):
-    """The same extension module on a library of MPI 5's standard ABI, where the environment has one."""
+    """The same extension module on a library of MPI 5's standard ABI, where the environment has
+    one."""
     library = Path(sys.executable).parent.parent / "lib" / "libmpi_abi.so.1"
     if not library.exists():
         pytest.skip(f"no {library.name} in this environment")

@@ -1,4 +1,5 @@
-"""The water analysis: one result on any number of ranks, and the one that waterdynamics finds serially."""
+"""The water analysis: one result on any number of ranks, and the one that waterdynamics finds
+serially."""
 
 import json
 import subprocess
@@ -30,7 +31,8 @@ def small_system():
 
 @pytest.fixture(scope="module")
 def topology(tmp_path_factory):
-    """Atoms that jitter, and waters that come and go: in one DCD file, and in one for each frame."""
+    """Atoms that jitter, and waters that come and go: in one DCD file, and in one for each
+    frame."""
     folder = tmp_path_factory.mktemp("w") / "backing" / "water"
     folder.joinpath("files").mkdir(parents=True)
     universe = small_system()

@@ -1,4 +1,5 @@
-"""The page of an evaluation: its first table says what was compared, on what, and whether the goal holds."""
+"""The page of an evaluation: its first table says what was compared, on what, and whether the goal
+holds."""
 
 import ast
 import re

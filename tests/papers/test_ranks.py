@@ -1,4 +1,5 @@
-"""A rank that fails before MPI_Init ends its job; a command that takes too long tells what it had said."""
+"""A rank that fails before MPI_Init ends its job; a command that takes too long tells what it had
+said."""
 
 import subprocess
 import sys

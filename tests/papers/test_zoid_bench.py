@@ -1,4 +1,5 @@
-"""ZOID's evaluation as far as it is code: figures are what the page wants, programs compile and measure."""
+"""ZOID's evaluation as far as it is code: figures are what the page wants, programs compile and
+measure."""
 
 import importlib
 import json

@@ -1,5 +1,5 @@
-/* Drives the service through its stubs: handles per client, callbacks, and a plug-in that breaks its
- * promises. */
+/* Drives the service through its stubs: handles per client, callbacks, and a plug-in that breaks
+ * its promises. */
 #define _GNU_SOURCE
 #include "service_client.h"
 
@@ -80,7 +80,8 @@ static void lies(void) {
            zazen_call_errno(ZAZEN_CALL_TOO_LARGE) == E2BIG);
 }
 
-/* A daemon that lies: the reply as a whole is right, but one line is longer than the caller's room. */
+/* A daemon that lies: the reply as a whole is right, but one line is longer than the caller's
+ * room. */
 static void swap_lengths(void *message, uint64_t *bytes, void *armed) {
     unsigned char *lengths = (unsigned char *)message + 40, first[8];
     if (!*(int *)armed)

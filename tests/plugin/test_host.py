@@ -1,5 +1,5 @@
-"""Plug-ins in real daemons: the same calls give the same in every placement and over every carrier, and what
-a plug-in or a client does costs only itself."""
+"""Plug-ins in real daemons: the same calls give the same in every placement and over every carrier,
+and what a plug-in or a client does costs only itself."""
 
 import json
 import os
@@ -534,7 +534,8 @@ def test_a_killed_daemon_takes_its_plug_ins_with_it(trial, tmp_path):
         daemon.cluster.kill(0)
         wait_for(lambda: not alive(worker), "the plug-in's process to end")
         said = blocked.communicate()[0]
-        # The plug-in's process tells blocked calls to return before it ends; what comes first depends.
+        # The plug-in's process tells blocked calls to return before it ends; what comes first
+        # depends.
         assert said in {f"block -1 Connection reset by peer {DISCONNECTED}\n", INTERRUPTED}
         # A fresh daemon finds the place clean, and an old client the fresh daemon.
         daemon.cluster.start(0)

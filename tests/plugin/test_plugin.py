@@ -1,4 +1,5 @@
-"""Generated code, compiled with the machine's C compiler and run: what `zazen plugin generate` promises.
+"""Generated code, compiled with the machine's C compiler and run: what `zazen plugin generate`
+promises.
 
 With plug-ins in daemons: test_host.py."""
 
@@ -38,7 +39,8 @@ def run(*command, status=0, **options):
 @pytest.fixture(scope="session")
 def sanitized(tmp_path_factory):
     """Flags of the sanitizers, or none where this compiler has no runtime for them."""
-    # Without optimisation they compile three times as fast; what users compile is optimised, see `as_users_do`.
+    # Without optimisation they compile three times as fast; what users compile is optimised, see
+    # `as_users_do`.
     flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-O0"]
     folder = tmp_path_factory.mktemp("probe")
     (folder / "a.c").write_text("int main(void) { return 0; }\n")
@@ -79,8 +81,9 @@ def test_round_trip_and_fuzz(name, tmp_path, sanitized):
 @pytest.mark.parametrize("name", ["files", "telescope", "events", "vectors", "extras", "service"])
 @pytest.mark.parametrize("standard", ["gnu++11", "gnu++17"])
 def test_clients_compile_as_cpp(name, standard, tmp_path):
-    """A C++ program may compile the generated client with its own compiler. C++ has no rule that fields which a
-    designated initializer leaves out are zero without a word, so that one warning is off."""
+    """A C++ program may compile the generated client with its own compiler. C++ has no rule that
+    fields which a designated initializer leaves out are zero without a word, so that one warning is
+    off."""
     folder = HERE if name == "service" else HEADERS
     generate(folder / f"{name}.h", tmp_path)
     paths = [f"-I{path}" for path in (SDK / "include", tmp_path, folder)]
@@ -97,7 +100,8 @@ def as_users_do(out, name, *includes):
 
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_random_headers_compile_and_run(seed, tmp_path, sanitized):
-    """Fails with the seed in the test's name: tests/plugin/random_header.py makes the same header of it."""
+    """Fails with the seed in the test's name: tests/plugin/random_header.py makes the same header
+    of it."""
     (tmp_path / "any.h").write_text("#pragma once\n" + Header(seed).text(functions=8))
     generate(tmp_path / "any.h", tmp_path)
     fuzz = compiled(tmp_path, tmp_path / "any_fuzz.c", flags=sanitized, name="fuzz")
@@ -147,7 +151,8 @@ def test_a_macro_that_changes_what_is_read_does_not_compile(tmp_path):
     text = BASE.replace("struct point {", "#define int unsigned\nstruct point {")
     (tmp_path / "macro.h").write_text(text)
     generate(tmp_path / "macro.h", tmp_path)
-    # The macro renames the type in the generator's prototype as well: it is the type's own proof that fails.
+    # The macro renames the type in the generator's prototype as well: it is the type's own proof
+    # that fails.
     said = checked(tmp_path, "macro_client.c", status=1)
     assert "is not what travels" in said
 

@@ -1,4 +1,5 @@
-/* Everything that a plug-in can do, and all that it should not: what test_host.py drives in each placement.
+/* Everything that a plug-in can do, and all that it should not: what test_host.py drives in each
+ * placement.
  */
 #ifndef TRIAL_H
 #define TRIAL_H
@@ -56,7 +57,8 @@ void trial_note(int number /* in:obj */);
 uint64_t trial_who(uint32_t *pid /* out:ptr */, uint32_t *uid /* out:ptr */, int32_t *rank /* out:ptr */,
                    int32_t *ranks /* out:ptr */, uint64_t *generation /* out:ptr */,
                    char *host /* out:str:max=256 */);
-/* inits, attached, detached, last reason, completions, last one's status, notes, pid of the plug-in. */
+/* inits, attached, detached, last reason, completions, last one's status, notes, pid of the
+ * plug-in. */
 void trial_counts(int32_t *counts /* out:arr:size=+1 */, uint32_t count /* in:obj */);
 
 /* 1: more than there is room for; 2: a negative length; 3: no NUL; 4: no registered buffer. */
@@ -65,8 +67,8 @@ int trial_lie(int how /* in:obj */, char *text /* out:str:max=8 */, uint32_t *va
 int trial_lie_stream(int how /* in:obj */, void *bytes /* out:arr:size=+1:zerocopy:userbuf */,
                      uint64_t *count /* inout:ptr */);
 
-/* segv, abort, exit, _exit, kill, stack, hang, sleep; and what it could tell the daemon in its process's name:
- * nonsense, half (a message), babble (without end). */
+/* segv, abort, exit, _exit, kill, stack, hang, sleep; and what it could tell the daemon in its
+ * process's name: nonsense, half (a message), babble (without end). */
 int trial_die(const char *how /* in:str */);
 /* Takes memory, and touches it, or descriptors, until there is no more, or so much. */
 int64_t trial_leak(const char *what /* in:str */, uint64_t units /* in:obj */);

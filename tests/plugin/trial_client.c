@@ -1,11 +1,11 @@
-/* Calls of a trial, by name, each with one line about what came of it: the same lines wherever the plug-in
- * is.
+/* Calls of a trial, by name, each with one line about what came of it: the same lines wherever
+ * the plug-in is.
  *
  * trial_client same            everything that must be the same everywhere
  * trial_client WORD ARGUMENT…  see main()
  *
- * With -DTRIAL_LOOPBACK it hosts trial.so itself; else it takes the daemon at $TRIAL_ADDRESS by carrier
- * $TRIAL_CARRIER. */
+ * With -DTRIAL_LOOPBACK it hosts trial.so itself; else it takes the daemon at $TRIAL_ADDRESS by
+ * carrier $TRIAL_CARRIER. */
 #define _GNU_SOURCE
 #include "trial.h"
 

@@ -1,8 +1,9 @@
-"""The same random operations, direct and forwarded: results, errno, contents and metadata must be equal.
+"""The same random operations, direct and forwarded: results, errno, contents and metadata must be
+equal.
 
-`play` runs the operations of a seed, some of them in forked processes that take turns, and prints one line for each.
-`compare` plays a seed in two environments and compares the lines; a seed that differs is shrunk by leaving operations
-out, and printed.
+`play` runs the operations of a seed, some of them in forked processes that take turns, and prints
+one line for each. `compare` plays a seed in two environments and compares the lines; a seed that
+differs is shrunk by leaving operations out, and printed.
 """
 
 import argparse
@@ -427,7 +428,8 @@ def play(root: str, seed: int, steps: int, processes: int, only: set[int] | None
             answer = player.play(step)
         else:
             if number not in pipes:
-                # Forked in the middle: it inherits what process 0 has open by now. Far from its numbers.
+                # Forked in the middle: it inherits what process 0 has open by now. Far from its
+                # numbers.
                 ends = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 200) for fd in (*os.pipe(), *os.pipe())]
                 for fd in range(3, 40):
                     if fd not in player.slots and fd < min(ends):
@@ -460,7 +462,8 @@ def is_far(fd: int, root: str) -> bool:
 
 
 class Comparison:
-    """Plays seeds in two environments: plainly in `direct`, and forwarded in `there`, which `here` names."""
+    """Plays seeds in two environments: plainly in `direct`, and forwarded in `there`, which `here`
+    names."""
 
     def __init__(self, direct: str, here: str, there: str, command: list[str], environment: dict) -> None:
         self.direct, self.here, self.there = direct, here, there

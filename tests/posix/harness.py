@@ -1,4 +1,5 @@
-"""What the tests of forwarding share: the programs, built if need be, and daemons with the posix plug-in.
+"""What the tests of forwarding share: the programs, built if need be, and daemons with the posix
+plug-in.
 
 The Python package zazen must be installed: it starts the daemons.
 """
@@ -19,7 +20,8 @@ PREFIX = "/zazen-forwarded"  # nothing is there on this machine: what isn't forw
 
 
 def build() -> Path:
-    """The folder with zazen, zazend, the plug-in and the preload library: $ZAZEN_TEST_PROGRAMS, or cargo's."""
+    """The folder with zazen, zazend, the plug-in and the preload library: $ZAZEN_TEST_PROGRAMS, or
+    cargo's."""
     if given := os.environ.get("ZAZEN_TEST_PROGRAMS"):
         return Path(given)
     packages = ["zazen-preload", "zazen-posix", "zazen-cli", "zazend"]
@@ -66,7 +68,8 @@ class Daemon(zazen.testing.Daemon):
         return self.address
 
     def command(self, *options: str) -> list[str]:
-        """What to put before a program to forward PREFIX to `far`: each call of it, unless `options` say so."""
+        """What to put before a program to forward PREFIX to `far`: each call of it, unless
+        `options` say so."""
         where = ["--socket", str(self.socket)]
         if not {"--direct", "--seccomp", "--abort-on-escape"}.intersection(options):
             where.append("--relay")
@@ -84,7 +87,8 @@ class Daemon(zazen.testing.Daemon):
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def count_escapes(self) -> int:
-        """How often the detector of escapes ended a program that had ZAZEN_FORWARD_ESCAPES in its environment."""
+        """How often the detector of escapes ended a program that had ZAZEN_FORWARD_ESCAPES in its
+        environment."""
         return len(self.escapes.read_text().splitlines()) if self.escapes.exists() else 0
 
     def empty(self) -> None:

@@ -1,4 +1,5 @@
-"""Run direct and forwarded, as root: what a process may that becomes another user, and what its files are."""
+"""Run direct and forwarded, as root: what a process may that becomes another user, and what its
+files are."""
 
 import errno
 import os

@@ -5,10 +5,11 @@
     python tests/posix/ltp.py --sources /tmp/ltp            # builds it first, if need be
     python tests/posix/ltp.py --sources /tmp/ltp --json ltp.json --mode kernel read01 readv01
 
-Each test runs directly and in each mode, at the same time, each in a folder of its own. Only tests that pass directly
-are compared: in a mode, the same numbers must have passed, failed and been left out. A test that differs is run once
-more, alone: what then agrees was chance. Tests that want a block device are left out. The table goes to standard
-output, and what differs, with its last lines, to standard error. Run it as root: many tests become another user.
+Each test runs directly and in each mode, at the same time, each in a folder of its own. Only tests
+that pass directly are compared: in a mode, the same numbers must have passed, failed and been left
+out. A test that differs is run once more, alone: what then agrees was chance. Tests that want a
+block device are left out. The table goes to standard output, and what differs, with its last lines,
+to standard error. Run it as root: many tests become another user.
 
 Results are kept in the file of --json; a run that was cut off goes on where it stopped.
 """

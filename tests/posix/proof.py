@@ -1,15 +1,15 @@
-"""Programs' own tests, direct and forwarded, as a table: CPython's modules, then programs with a verdict of their
-own.
+"""Programs' own tests, direct and forwarded, as a table: CPython's modules, then programs with a
+verdict of their own.
 
     python tests/posix/proof.py                     # all, within a quarter of an hour
     python tests/posix/proof.py test_os test_io     # these modules of CPython
     python tests/posix/proof.py git fio-sync        # these programs
     python tests/posix/proof.py --json proof.json
 
-The same is done on this machine and forwarded, at the same time, each in a folder of its own; what one test, or
-one line of a program's output, came to must be the same. What differs is done once more: what then agrees was
-chance. In the forwarded runs the detector of escapes is on: a byte written past the library ends the program and is
-counted here.
+The same is done on this machine and forwarded, at the same time, each in a folder of its own; what
+one test, or one line of a program's output, came to must be the same. What differs is done once
+more: what then agrees was chance. In the forwarded runs the detector of escapes is on: a byte
+written past the library ends the program and is counted here.
 
 Exit: 0 if nothing differs but by a limit that docs/forwarding.md states, and nothing escaped.
 """

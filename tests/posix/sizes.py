@@ -1,4 +1,5 @@
-"""Run forwarded, with --sockets: bytes of every size come and go as they are, whichever way they are carried.
+"""Run forwarded, with --sockets: bytes of every size come and go as they are, whichever way they
+are carried.
 
 Prints one line for each kind, with what did not hold.
 """

@@ -1,5 +1,5 @@
-/* What a statically linked program does with files, printed line by line: test_seccomp.py runs it below a plain
- * folder and below a forwarded one, and compares. `static FOLDER [WHAT]`. */
+/* What a statically linked program does with files, printed line by line: test_seccomp.py runs
+ * it below a plain folder and below a forwarded one, and compares. `static FOLDER [WHAT]`. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>

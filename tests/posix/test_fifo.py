@@ -29,7 +29,8 @@ for _ in range(int(sys.argv[2])):
 
 
 def test_a_writer_that_waited_finds_a_reader_that_stays(isolated):
-    """The daemon's first look at a FIFO opens it, and so wakes the writer: the writer must not find it closed."""
+    """The daemon's first look at a FIFO opens it, and so wakes the writer: the writer must not find
+    it closed."""
     isolated.empty()
     os.mkfifo(isolated.far / "fifo")
     writer = subprocess.Popen(

@@ -1,4 +1,5 @@
-"""Programs that no library can be put into: `zazen run --seccomp`, and the same programs on a plain folder."""
+"""Programs that no library can be put into: `zazen run --seccomp`, and the same programs on a plain
+folder."""
 
 import os
 import shutil
@@ -35,7 +36,8 @@ def static(daemon):
 
 
 def both(daemon, *words: str, at: int) -> tuple[str, str]:
-    """What a program says of the plain folder, and of the forwarded one, which is its argument number `at`."""
+    """What a program says of the plain folder, and of the forwarded one, which is its argument
+    number `at`."""
     daemon.empty()
     direct, forwarded = list(words), list(words)
     direct[at], forwarded[at] = str(daemon.direct), PREFIX

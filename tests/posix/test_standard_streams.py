@@ -1,4 +1,5 @@
-"""Streams of C and C++, direct and forwarded: whoever holds libc's objects, whenever they took them."""
+"""Streams of C and C++, direct and forwarded: whoever holds libc's objects, whenever they took
+them."""
 
 import os
 import shutil

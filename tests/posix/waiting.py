@@ -1,4 +1,5 @@
-"""Run forwarded: calls that wait, and what ends them. Prints one line for each; all must say what is expected."""
+"""Run forwarded: calls that wait, and what ends them. Prints one line for each; all must say what
+is expected."""
 
 import fcntl
 import os

@@ -1,4 +1,5 @@
-"""`zazen sim` as users run it: what it prints, what it keeps, what it refuses; and spans of real daemons."""
+"""`zazen sim` as users run it: what it prints, what it keeps, what it refuses; and spans of real
+daemons."""
 
 import csv
 import importlib

@@ -20,8 +20,8 @@ SKY = skies.Sky()
 
 
 def config(sky=SKY, **changes):
-    """Of a stream that one rank reads, with patience for slow machines; `deadline_ms` is waited for if packets are
-    lost."""
+    """Of a stream that one rank reads, with patience for slow machines; `deadline_ms` is waited for
+    if packets are lost."""
     values = {
         "stations": sky.stations,
         "subbands": sky.subbands,

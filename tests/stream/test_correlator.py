@@ -1,5 +1,5 @@
-"""The FX correlator under MPI, in the three versions of the paper: the fringe is where the sky has it, every
-packet is accounted for, and sums of whole numbers are exact."""
+"""The FX correlator under MPI, in the three versions of the paper: the fringe is where the sky has
+it, every packet is accounted for, and sums of whole numbers are exact."""
 
 import contextlib
 import json
@@ -89,12 +89,13 @@ def exact(sky, present, first, blocks):
 
 @pytest.mark.parametrize("daemon", ["isolated"], indirect=True)
 def test_a_daemon_and_exact_sums(mpi, daemon, daemon_library, tmp_path):
-    """Two streams in a daemon, four ranks; with one channel the visibilities are sums of whole numbers."""
+    """Two streams in a daemon, four ranks; with one channel the visibilities are sums of whole
+    numbers."""
     ready, store = tmp_path / "ready", tmp_path / "sums"
     job = mpi(
         4, CORRELATOR, "--library", daemon_library, "--socket", daemon.sockets[0], "--nodes", 2, *OBSERVED,
         "--ready", ready, "--store", store, "--counters", tmp_path / "counters", "--channels", 1, "--tone", 0,
-        "--delay", 5, "--element", "f64", "--slots", 256, "--integrate", 4, "--deadline-ms", 3000,
+        "--delay", 5, "--element", "f64", "--slots", 256, "--integrate", 4, "--deadline-ms", 6000,
     )  # fmt: skip
     nodes = wait_for_ports(ready, job)
     sky = skies.Sky(stations=4, channels=1, tone=0, delay=5)
@@ -104,18 +105,33 @@ def test_a_daemon_and_exact_sums(mpi, daemon, daemon_library, tmp_path):
         for node, ports in enumerate(nodes)
     ]
     present = np.ones((4, BLOCKS * sky.block_packets), bool)
+    losses = []
     for node, sender in enumerate(senders):
-        for station, lost in enumerate(json.loads(sender.communicate(timeout=60)[0])["lost"], 2 * node):
-            present[station, lost] = False
+        lost = json.loads(sender.communicate(timeout=60)[0])["lost"]
+        losses.append([len(of_station) for of_station in lost])
+        for station, of_station in enumerate(lost, 2 * node):
+            present[station, of_station] = False
     finish(job)
-    for counters in counters_of(tmp_path, 2):
+    # Whatever could make a sum differ from the sky has a counter, and each is what was sent.
+    for counters, lost in zip(counters_of(tmp_path, 2), losses, strict=True):
         check_sums(counters, BLOCKS * sky.block_packets)
-        assert sum(station["late"] + station["dropped"] for station in counters["station"]) == 0
-        assert counters["kernel_drops"] == 0
+        others = ["late", "dropped", "refused", "outside", "strange", "duplicate"]
+        assert [station["missing"] for station in counters["station"]] == lost, counters
+        assert sum(station[other] for station in counters["station"] for other in others) == 0, counters
+        others = [
+            "kernel_drops",
+            "foreign",
+            "blocks_dropped",
+            "groups_incomplete",
+            "groups_lost",
+            "results_late",
+        ]
+        assert {other: counters[other] for other in others} == dict.fromkeys(others, 0)
     for node in range(2):
         records = sums.read(f"{store}.{node}")
         assert [record.block for record in records] == list(range(0, BLOCKS, 4))
         for record in records:
+            assert record.results == 4, record.block
             values, weights = exact(sky, present, record.block, 4)
             found = record.values[: 2 * 2 * 10].view(complex).reshape(2, 10)
             assert np.array_equal(found, values[2 * node : 2 * node + 2]), record.block
@@ -127,7 +143,8 @@ def test_a_daemon_and_exact_sums(mpi, daemon, daemon_library, tmp_path):
 
 
 def test_one_tcp_stream_per_node(mpi, loopback_library, plugin, tmp_path):
-    """Version 2: an input cluster sends all over one connection, and waits when the ranks are busy."""
+    """Version 2: an input cluster sends all over one connection, and waits when the ranks are
+    busy."""
     ready, store = tmp_path / "ready", tmp_path / "sums"
     job = mpi(
         1, CORRELATOR, "--library", loopback_library, "--plugin", plugin, *OBSERVED, "--input", "tcp",
@@ -246,8 +263,8 @@ def test_the_page_as_typed(mpi, plugin, tmp_path):
 
 
 def free_port():
-    """A port that nobody has, and that the kernel gives to nobody who asks for any port: those of its own range are
-    soon another program's."""
+    """A port that nobody has, and that the kernel gives to nobody who asks for any port: those of
+    its own range are soon another program's."""
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         port = random.SystemRandom().randrange(10_000, max(lowest, 20_000))
@@ -299,7 +316,8 @@ with streams.Library(sys.argv[1]).connect(sys.argv[2]) as host:
 
 
 def test_a_killed_ranks_blocks_go_to_the_next_one(daemon, daemon_library):
-    """kill -9 in the middle of an observation; nothing is lost but what the rank had, nothing remains."""
+    """kill -9 in the middle of an observation; nothing is lost but what the rank had, nothing
+    remains."""
     sky = skies.Sky()
     with streams.Library(daemon_library).connect(daemon.sockets[0]) as host:
         opened = host.open("killed", config(ranks=2, slots=256))

@@ -134,7 +134,8 @@ def test_the_plug_in_fetches_from_an_input_cluster(host, send):
 
 
 def test_results_of_k_blocks_leave_as_one_exact_sum(host, send, tmp_path):
-    """Sums of whole numbers, compared with sums of the sky's; two parts; the last group unfinished."""
+    """Sums of whole numbers, compared with sums of the sky's; two parts; the last group
+    unfinished."""
     opened = host.open("sums", config(block_count=30, deadline_ms=300))
     rank = host.attach("sums", 0)
     with open(tmp_path / "sums", "wb") as out:
@@ -167,6 +168,20 @@ def test_results_of_k_blocks_leave_as_one_exact_sum(host, send, tmp_path):
     assert results == [60, 46, 14]
     assert (counters["groups"], counters["groups_incomplete"]) == (16, 2)
     assert counters["bytes_stored"] == (tmp_path / "sums").stat().st_size
+
+
+def test_a_result_that_is_too_late_for_its_sum_is_refused_and_counted(host, tmp_path):
+    opened = host.open("late", config(block_count=4, integrate=2, groups_open=1))
+    rank = host.attach("late", 0)
+    with open(tmp_path / "sums", "wb") as out:
+        opened.store(out)
+    values = np.ones(2, np.int64)
+    # The second sum begins before the first has the result of block 1.
+    assert [rank.gather(block, 0, values) for block in (0, 2, 1, 3)] == [True, True, False, True]
+    opened.flush()
+    assert [(record.block, record.results) for record in sums.read(tmp_path / "sums")] == [(0, 1), (2, 2)]
+    counters = opened.counters()
+    assert (counters["results_late"], counters["groups_incomplete"]) == (1, 1)
 
 
 def test_every_element_is_added_exactly(host):
@@ -225,8 +240,8 @@ def test_blocks_of_a_rank_that_died_go_to_the_next_one(host, send):
 
 
 def test_borrowed_blocks_are_read_where_they_lie(host, send):
-    """No copy: the samples are the plug-in's own memory, which can't be written to, and stays as it is until
-    given back."""
+    """No copy: the samples are the plug-in's own memory, which can't be written to, and stays as it
+    is until given back."""
     opened = host.open("borrow", config(slots=4, deadline_ms=300))
     rank = host.attach("borrow", 0)
     reports = [send("--udp", udp(opened), "--blocks", 3, "--lose", 0.1).join()]
@@ -238,7 +253,8 @@ def test_borrowed_blocks_are_read_where_they_lie(host, send):
     with pytest.raises(OSError) as raised:
         rank._call("return", streams.c_uint64(7))
     assert raised.value.errno == errno.EINVAL
-    # What would lie where the borrowed ones do is dropped before it begins; nothing that is read changes.
+    # What would lie where the borrowed ones do is dropped before it begins; nothing that is read
+    # changes.
     reports.append(send("--udp", udp(opened), "--first", 3, "--blocks", 29).join())
     sent = sum(count["packets"] - count["lost"] for report in reports for count in report["stations"])
     wait_for(lambda: sum(station["arrived"] for station in opened.counters()["station"]) == sent)
@@ -333,7 +349,8 @@ def test_nonsense_costs_nobody_anything(host, send):
 
 
 def test_broken_clocks_cost_nobody_anything(host, send):
-    """Times beyond what a buffer can hold: no end of the observation is known that would exclude them."""
+    """Times beyond what a buffer can hold: no end of the observation is known that would exclude
+    them."""
     opened = host.open("clock", config(block_count=streams.UNBOUNDED, slots=8))
     rank = host.attach("clock", 0)
     out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -67,7 +67,8 @@ def slices(path: Path) -> list[bytes]:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Indexes go to a folder of these tests, unless an earlier test of this process opened a trajectory."""
+    """Indexes go to a folder of these tests, unless an earlier test of this process opened a
+    trajectory."""
     folder = tmp_path_factory.mktemp("xdg")
     before = os.environ.get("XDG_CACHE_HOME")
     os.environ["XDG_CACHE_HOME"] = str(folder)

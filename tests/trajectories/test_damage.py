@@ -1,4 +1,5 @@
-"""Bad trajectories: a clear error that names file, frame and byte offset, and every good frame before it."""
+"""Bad trajectories: a clear error that names file, frame and byte offset, and every good frame
+before it."""
 
 from __future__ import annotations
 
@@ -217,7 +218,8 @@ def test_a_sparse_file_beyond_two_to_the_forty(daemon: zazen.testing.Daemon, way
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_writer_that_still_writes(daemon: zazen.testing.Daemon, way: str) -> None:
-    """The file grows in pieces that end anywhere; each opening has the whole frames and nothing else."""
+    """The file grows in pieces that end anywhere; each opening has the whole frames and nothing
+    else."""
     source = write(daemon.backing / "source.xtc", n_frames=30)
     data, expected = source.read_bytes(), slices(source)
     path = daemon.backing / "grows.xtc"

@@ -1,4 +1,5 @@
-"""Each frame of a trajectory file is one frame of a dataset, byte for byte, with a daemon and without one."""
+"""Each frame of a trajectory file is one frame of a dataset, byte for byte, with a daemon and
+without one."""
 
 from __future__ import annotations
 

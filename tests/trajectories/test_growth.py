@@ -1,4 +1,5 @@
-"""Trajectories that grow: cached frames stay, new ones come, rewritten ones are never handed out."""
+"""Trajectories that grow: cached frames stay, new ones come, rewritten ones are never handed
+out."""
 
 from __future__ import annotations
 

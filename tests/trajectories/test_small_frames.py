@@ -1,4 +1,5 @@
-"""Small frames of a trajectory come in blocks, also while the file grows and when it is rewritten."""
+"""Small frames of a trajectory come in blocks, also while the file grows and when it is
+rewritten."""
 
 from __future__ import annotations
 

@@ -178,7 +178,8 @@ def test_an_xtc_that_is_made_during_the_watch_is_pushed_once_while_it_grows(
 def test_a_trajectory_that_is_rewritten_whole_is_pushed_anew(
     cluster: zazen.testing.Cluster, tmp_path: Path, frames: int
 ) -> None:
-    """DCD frames are all of one length, so only their bytes tell; 40: the file's length is the old one."""
+    """DCD frames are all of one length, so only their bytes tell; 40: the file's length is the old
+    one."""
     one = write(tmp_path / "one.dcd", n_atoms=3000, n_frames=40, seed=1).read_bytes()
     other = write(tmp_path / "other.dcd", n_atoms=3000, n_frames=frames, seed=2)
     with zazen.open(other, direct=True) as dataset:

@@ -1,8 +1,8 @@
 """Two ordinary users on a machine whose daemon is root's: A owns data, B attacks.
 
-The users are numbers that no account of this machine has: the kernel asks for no more. A test acts for one of
-them in a child process that has fully become that user (`User.run`) or in a program (`User.start`). What needs
-several users is skipped without root, and says so.
+The users are numbers that no account of this machine has: the kernel asks for no more. A test acts
+for one of them in a child process that has fully become that user (`User.run`) or in a program
+(`User.start`). What needs several users is skipped without root, and says so.
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ class User:
         os.setresuid(self.uid, self.uid, self.uid)
 
     def run(self, function: Callable[..., Any], *arguments: Any, seconds: int = SECONDS_MAX) -> Any:
-        """What `function(*arguments)` returns, run as this user in a forked child; its exception is raised here.
+        """What `function(*arguments)` returns, run as this user in a forked child; its exception is
+        raised here.
 
-        The child does not import from folders that this user may not search: import what it needs before.
+        The child does not import from folders that this user may not search: import what it needs
+        before.
         """
         result, told = os.pipe()
         child = os.fork()
@@ -77,7 +79,8 @@ class User:
         raise error
 
     def start(self, *words: object, **options: Any) -> subprocess.Popen:
-        """Starts a program as this user; outputs are pipes of text unless `options` say otherwise."""
+        """Starts a program as this user; outputs are pipes of text unless `options` say
+        otherwise."""
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": "/"} | options
         return subprocess.Popen(
             [*map(str, words)], user=self.uid, group=self.gid, extra_groups=list(self.groups), **options
@@ -137,7 +140,8 @@ def b(users) -> User:
 
 @pytest.fixture
 def ground():
-    """A folder that every user may search, with a short path; root's and without others' write permission."""
+    """A folder that every user may search, with a short path; root's and without others' write
+    permission."""
     folder = Path(tempfile.mkdtemp(prefix="zzt-"))
     folder.chmod(0o755)
     yield folder

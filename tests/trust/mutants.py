@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Shows that attack tests can fail: takes one guard out of the code at a time and runs the tests that need it.
+"""Shows that attack tests can fail: takes one guard out of the code at a time and runs the tests
+that need it.
 
     tests/trust/mutants.py [--together] [--target FOLDER] [NAME ...]
 
-Each entry of MUTANTS is a change that undoes one guard. A test that still passes then proves nothing. The changes
-are made in a copy of the tracked files, never in this checkout. --together builds once with all of them, which is
-quicker; then a test may also fail because of another entry's change. Needs root, as most of the attacks do.
+Each entry of MUTANTS is a change that undoes one guard. A test that still passes then proves
+nothing. The changes are made in a copy of the tracked files, never in this checkout. --together
+builds once with all of them, which is quicker; then a test may also fail because of another entry's
+change. Needs root, as most of the attacks do.
 """
 
 from __future__ import annotations
@@ -133,8 +135,8 @@ MUTANTS = (
         (
             (
                 "crates/zazen-call/src/server/origin.rs",
-                "return Origin::Here(self.uid(peer, own));",
-                "return Origin::Here(self.uid(peer, own).and(None));",
+                "let user = self.uid(peer, own);",
+                "let user = self.uid(peer, own).and(None);",
             ),
         ),
         ("test_calls.py::test_a_flood_of_connections_keeps_no_key_holder_out",),
@@ -230,7 +232,8 @@ def built(tree: Path, target: Path) -> dict[str, str]:
 
 
 def failing(mutants: list[Mutant]) -> list[str]:
-    """The tests that fail although all guards are there, with what is installed: they could show nothing."""
+    """The tests that fail although all guards are there, with what is installed: they could show
+    nothing."""
     tests = [test for mutant in mutants for test in mutant.tests]
     words = [sys.executable, "-m", "pytest", "-q", "-rf", "-p", "no:cacheprovider", *tests]
     done = run(words, cwd=ROOT / "tests" / "trust", stdout=subprocess.PIPE, text=True)

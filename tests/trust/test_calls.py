@@ -28,7 +28,8 @@ FORGED = b"forged"
 
 
 def squat(program, folder, path, user, *arguments):
-    """`user`'s own daemon at `path`, over a backing store at the same place as the victim's, with frames of its own."""
+    """`user`'s own daemon at `path`, over a backing store at the same place as the victim's, with
+    frames of its own."""
     cache = Path(tempfile.mkdtemp(prefix="zzb-", dir=folder))
     user.own(cache, 0o700)
     daemon = zazen.testing.Daemon(

@@ -1,5 +1,5 @@
-"""What breaks stays small: a prepared cache root, a damaged state file, a cache disk that fails, a backing root that is
-loaded, a full cache.
+"""What breaks stays small: a prepared cache root, a damaged state file, a cache disk that fails, a
+backing root that is loaded, a full cache.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def expected(files: list[Path]) -> dict[int, bytes]:
 
 
 def test_a_root_that_another_user_prepared_is_refused(ground, programs, start_node, a, b):
-    """B fills a cache root with forged natives of A's dataset, in the daemon's own formats, and root starts on it."""
+    """B fills a cache root with forged natives of A's dataset, in the daemon's own formats, and
+    root starts on it."""
     node = start_node()
     write_frames(node.backing / "sim", a)
     forged = write_frames(ground / "forged", b)
@@ -129,7 +130,8 @@ def test_a_planted_log_is_set_aside(start_node, a, b):
 
 
 def test_any_small_file_of_the_root_may_be_damaged(start_node, a):
-    """Each is cut, emptied, and has bits flipped; the daemon starts and serves what the sources hold."""
+    """Each is cut, emptied, and has bits flipped; the daemon starts and serves what the sources
+    hold."""
     node = start_node()
     files = write_frames(node.backing / "sim", a)
     assert read_frames(node.backing / "sim", node.socket) == expected(files)
@@ -155,7 +157,8 @@ def test_any_small_file_of_the_root_may_be_damaged(start_node, a):
 
 
 def test_with_both_copies_damaged_no_root_is_taken_for_another(ground, programs, start_node, a):
-    """Two backing roots with datasets of one name: what the cache knew of the first is not served under the second."""
+    """Two backing roots with datasets of one name: what the cache knew of the first is not served
+    under the second."""
     other = ground / "other"
     node = start_node()
     write_frames(node.backing / "sim", a)
@@ -219,7 +222,8 @@ def test_evictions_and_refusals_leave_a_trace(start_node, a):
 
 @pytest.fixture
 def break_disk(ground):
-    """A file system of its own at `ground`/cache, and a way to make it refuse all changes in the middle of work."""
+    """A file system of its own at `ground`/cache, and a way to make it refuse all changes in the
+    middle of work."""
     if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
         pytest.skip("mounting a file system needs root and mkfs.ext4")
     cache, image = ground / "cache", ground / "image"
@@ -231,7 +235,8 @@ def break_disk(ground):
         pytest.skip(f"no file system can be made here: {made.stderr.strip()}")
     mount("-o", "loop,errors=remount-ro", image, cache)
     cache.chmod(0o700)
-    # As after an error of the device: files that are open for writing do not keep the kernel from it.
+    # As after an error of the device: files that are open for writing do not keep the kernel from
+    # it.
     yield lambda: mount("-o", "remount,abort", cache)
     subprocess.run(["umount", "-l", str(cache)], check=True)
 
@@ -250,7 +255,8 @@ def disk_of(node, programs: Path) -> dict:
 
 
 def test_a_read_only_cache_costs_nobody_a_frame(break_disk, start_node, programs, a):
-    """Half of the frames are cached when the disk turns read-only: all are read, and the disk is named."""
+    """Half of the frames are cached when the disk turns read-only: all are read, and the disk is
+    named."""
     node = start_node("--free-floor", "0")
     files = write_frames(node.backing / "sim", a, count=60)
     with zazen.open(str(node.backing / "sim"), socket=str(node.socket)) as opened:
@@ -276,7 +282,8 @@ def test_a_read_only_cache_costs_nobody_a_frame(break_disk, start_node, programs
 
 
 def test_a_cache_disk_that_is_gone_costs_nobody_a_frame(break_disk, start_node, a):
-    """Every file of the cache is unreadable: logs, segments and frames. Sources are read instead."""
+    """Every file of the cache is unreadable: logs, segments and frames. Sources are read
+    instead."""
     node = start_node("--free-floor", "0")
     small = write_frames(node.backing / "small", a, count=20, size=1000)
     large = write_frames(node.backing / "large", a, count=20)

@@ -1,4 +1,6 @@
-"""The namespace between two users: A has files, B has a library connection, a mount, and messages made by hand."""
+"""The namespace between two users: A has files; B has a library connection, a mount, and messages
+made by hand.
+"""
 
 from __future__ import annotations
 

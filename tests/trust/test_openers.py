@@ -1,4 +1,5 @@
-"""The kernel decides who may open what: B never gets through the daemon what B's own `open` would refuse.
+"""The kernel decides who may open what: B never gets through the daemon what B's own `open` would
+refuse.
 
 Each test plays one attack and, beside it, the victim's own work.
 """
@@ -31,7 +32,8 @@ def denied(user, dataset, node, **options):
 
 
 def hold(user, dataset, node, change):
-    """Opens `dataset` as `user`, changes something, then reads by the old handle: the frames, or the error."""
+    """Opens `dataset` as `user`, changes something, then reads by the old handle: the frames, or
+    the error."""
 
     def work():
         with zazen.open(str(dataset), socket=str(node.socket)) as opened:
@@ -376,7 +378,8 @@ def test_the_daemons_own_memory_is_no_frame(b, start_node, ground):
 
 
 def test_while_the_backing_store_is_away(a, b, node):
-    """Recorded mode bits allow nobody anything: access lists and folders may forbid what they allow."""
+    """Recorded mode bits allow nobody anything: access lists and folders may forbid what they
+    allow."""
     for name, mode in [("public", 0o644), ("shared", 0o640)]:
         for file in write_frames(node.backing / name, a, mode=mode):
             os.chown(file, a.uid, a.groups[0])
@@ -395,7 +398,8 @@ def test_while_the_backing_store_is_away(a, b, node):
 
 
 def test_never_compared_is_not_anybodys(a, b, start_node):
-    """Copies of A's private file, made for A through B's link, are not B's once B's own file is there instead."""
+    """Copies of A's private file, made for A through B's link, are not B's once B's own file is
+    there instead."""
     node = start_node("--validate", "never")
     secret = write_frames(node.backing / "a", a, mode=0o600, count=1)[0]
     a.own(secret.parent, 0o700)

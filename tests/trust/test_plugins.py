@@ -1,5 +1,6 @@
-"""Forwarded files act with their caller's rights and no more: user B attacks user A's files, root's daemon and the
-processes that it begins, by way of the posix plug-in; A's programs go on meanwhile."""
+"""Forwarded files act with their caller's rights and no more: user B attacks user A's files,
+root's daemon and the processes that it begins, by way of the posix plug-in; A's programs go on
+meanwhile."""
 
 import fcntl
 import os
@@ -62,7 +63,8 @@ def own_mount():
 
 @pytest.fixture
 def forwarding(start_node, programs, ground):
-    """Starts root's daemon with the posix plug-in and more arguments; `ground`/far is exported and everybody's."""
+    """Starts root's daemon with the posix plug-in and more arguments; `ground`/far is exported and
+    everybody's."""
     far = ground / "far"
     far.mkdir()
     far.chmod(0o1777)
@@ -95,7 +97,8 @@ def command(node, *words, far=None, options=()):
 
 
 def forwarded(user, node, code, *arguments, far=None, options=()):
-    """What a Python program of the user prints, line by line, whose files below PREFIX are the daemon's."""
+    """What a Python program of the user prints, line by line, whose files below PREFIX are the
+    daemon's."""
     words = command(node, PYTHON, "-c", ATTEMPTS + code, *arguments, far=far, options=options)
     done = user.call(*words)
     assert done.returncode == 0, done.stderr
@@ -224,7 +227,8 @@ MAKING_DONE = ["stat of mine", "rename of mine", "rename again", "mkdir by a lin
 
 @pytest.mark.parametrize("whole_mount", [False, True], ids=["folder", "mount"])
 def test_a_link_out_makes_and_removes_nothing(b, forwarding, ground, own_mount, whole_mount):
-    """What B itself may do on this machine it may not do by forwarding, where it leads out of the exports."""
+    """What B itself may do on this machine it may not do by forwarding, where it leads out of the
+    exports."""
     outside = ground / "outside"
     (outside / "empty").mkdir(parents=True)
     (outside / "file").write_text("of B")
@@ -451,7 +455,8 @@ attempt('anew', open, '/zf/a')
 
 
 def test_waits_hold_up_nobody(a, b, forwarding):
-    """A FIFO without a writer and a file under a lease: neither B's other calls nor A's wait for them."""
+    """A FIFO without a writer and a file under a lease: neither B's other calls nor A's wait for
+    them."""
     node = forwarding()
     os.mkfifo(node.far / "fifo")
     leased = node.far / "leased"
@@ -519,7 +524,8 @@ def test_identities_are_bounded(a, b, forwarding, ground, programs):
     node = forwarding("--config", config, plugin=False)
     hold = "f = open('/zf/a', 'w'); print('up', flush=True); sys.stdin.read(); f.write('x'); f.close(); print('well')"
     ping = [node.programs / "zazen", "plugin", "ping", "posix", "--socket", node.socket]
-    # Root's own process, from the start of the daemon, makes room once it has been idle for some seconds.
+    # Root's own process, from the start of the daemon, makes room once it has been idle for some
+    # seconds.
     wait_for(lambda: a.call(*ping).returncode == 0, "room for A")
     with a.start(*command(node, PYTHON, "-c", ATTEMPTS + hold), stdin=subprocess.PIPE) as holder:
         assert holder.stdout.readline() == "up\n", holder.stderr.read()

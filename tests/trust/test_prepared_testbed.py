@@ -1,4 +1,5 @@
-"""Testbeds of root in places where another user has put things: nothing of his is believed, followed or ended."""
+"""Testbeds of root in places where another user has put things: nothing of his is believed,
+followed or ended."""
 
 import fcntl
 import json
@@ -239,7 +240,8 @@ def test_what_is_mounted_into_a_testbed_is_not_emptied(testbed, tool, victim):
 
 
 def test_a_folder_that_can_be_swapped_is_not_used(testbed, tool, victim, ground, b):
-    """The folder is root's, one above it is the attacker's: between check and use he could put another there."""
+    """The folder is root's, one above it is the attacker's: between check and use he could put
+    another there."""
     above = ground / "his"
     above.mkdir()
     b.own(above)
@@ -259,7 +261,8 @@ def test_a_folder_that_can_be_swapped_is_not_used(testbed, tool, victim, ground,
 
 
 def test_a_process_with_a_recorded_number_is_only_ended_if_it_is_ours(testbed, tool, b):
-    """The number, and even the start time, of another user's process; and of one of another boot."""
+    """The number, and even the start time, of another user's process; and of one of another
+    boot."""
     stranger = b.start("sleep", "600")
     own = subprocess.Popen(["sleep", "600"])
     file = testbed / "testbed.json"

@@ -1,4 +1,4 @@
-"""Quotas of users and directories in the namespace: what A may use, and that nobody but root decides it."""
+"""Quotas of users and directories in the namespace: what A may use, and that only root decides."""
 
 from __future__ import annotations
 
@@ -63,8 +63,10 @@ def refused(act) -> bool:
 
 
 def reaches(limit: int, act) -> None:
-    """Waits until `act` gets as far as the limit. What was just made may count twice for a moment, but nothing too
-    little: it never gets further."""
+    """Waits until `act` gets as far as the limit, and no further.
+
+    What was just made may count twice for a moment, but never too little.
+    """
 
     def far_enough() -> bool:
         got = act()

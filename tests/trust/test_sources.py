@@ -198,7 +198,8 @@ def test_spellings_of_one_directory(site):
 
 
 def test_pushed_frames_stand_for_their_sources(site):
-    """Pushed from memory: a native counts once its file is there, and while it stays what it was then."""
+    """Pushed from memory: a native counts once its file is there, and while it stays what it was
+    then."""
     sim = site.backing / "sim"
     sim.mkdir()
     with zazen.Writer(sim, site.nodes, key=site.key, pattern="f-{n}.bin", on_slow="block") as writer:
@@ -364,7 +365,8 @@ def writes(dataset, nodes, key, mark, pattern="f-{n}.bin", count=4):
 
 @pytest.fixture
 def open_node(start_node, ground):
-    """Root's daemon, which listens for writers; `.listen`, and `.key(user)` for a copy of its key."""
+    """Root's daemon, which listens for writers; `.listen`, and `.key(user)` for a copy of its
+    key."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         listen = f"127.0.0.1:{free.getsockname()[1]}"

@@ -1,4 +1,5 @@
-"""`zazen run --seccomp` under root: programs that confine themselves stay confined, and nobody waits for another."""
+"""`zazen run --seccomp` under root: programs that confine themselves stay confined, and nobody
+waits for another."""
 
 import fcntl
 import json
@@ -27,7 +28,8 @@ def read(path):
 
 
 class Supervised:
-    """Root's daemon with the posix plug-in, and programs whose prefix `p` is its backing store's folder `far`."""
+    """Root's daemon with the posix plug-in, and programs whose prefix `p` is its backing store's
+    folder `far`."""
 
     def __init__(self, node, ground: Path, programs: Path) -> None:
         self.node, self.ground, self.programs = node, ground, programs
@@ -68,7 +70,8 @@ def supervised(start_node, ground, programs):
 
 
 def test_what_begins_below_the_prefix_and_leaves_it_is_the_kernels(supervised):
-    """Where the prefix is a folder of this machine, too, the path leads where it would lead without us."""
+    """Where the prefix is a folder of this machine, too, the path leads where it would lead without
+    us."""
     supervised.prefix.mkdir()
     (told,) = supervised.run("tell(far=read(far + '/a'), out=read(far + '/../secret'))")
     assert told == {"far": "far away", "out": SECRET}

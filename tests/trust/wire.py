@@ -1,4 +1,5 @@
-"""Messages of the call protocol, by hand: for callers who do not keep to what the client library does."""
+"""Messages of the call protocol, by hand: for callers who do not keep to what the client library
+does."""
 
 import hmac
 import json
@@ -42,7 +43,8 @@ def connect(path, timeout: float = 60) -> socket.socket:
 
 
 def prove_slowly(address, key: bytes, seconds: float) -> int:
-    """A key holder's handshake over TCP that pauses before its proof; the status of the daemon's answer."""
+    """A key holder's handshake over TCP that pauses before its proof; the status of the daemon's
+    answer."""
     with socket.create_connection(address, timeout=90) as stream:
         hello = struct.pack("<HH32sIIII", 1, 1, os.urandom(32), 0, 0, 0, os.getpid()) + text("slow")
         stream.sendall(header(0, 1, 1, len(hello), crc32c(hello)) + hello)

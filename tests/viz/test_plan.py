@@ -14,7 +14,8 @@ PATTERN = "step{t}/block{b}.vtu"
 
 @pytest.fixture
 def ocean(tmp_path_factory):
-    """A series whose steps have blocks of unlike lengths; the reader of plans looks at names only."""
+    """A series whose steps have blocks of unlike lengths; the reader of plans looks at names
+    only."""
     folder = tmp_path_factory.mktemp("z") / "backing" / "ocean"
     listed = []
     for step in range(STEPS):

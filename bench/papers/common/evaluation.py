@@ -1,6 +1,7 @@
 """Runs a paper's evaluation: measures figures, stores and draws each, and makes the page.
 
-A figure is a module with TITLE, PAPER, SETTING and `run(Context) -> Figure`; an `Evaluation` lists them.
+A figure is a module with TITLE, PAPER, SETTING and `run(Context) -> Figure`; an `Evaluation` lists
+them.
 """
 
 from __future__ import annotations

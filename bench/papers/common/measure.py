@@ -28,7 +28,8 @@ def cores() -> int:
 
 
 def _busy_seconds() -> float:
-    """Seconds that all cores together were not idle since boot; waiting for a disk counts as idle."""
+    """Seconds that all cores together were not idle since boot; waiting for a disk counts as
+    idle."""
     fields = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     idle = fields[3] + fields[4]
     # guest time is part of user time
@@ -73,7 +74,8 @@ def in_turns(
     run: Callable[[Name], Sample],
     before: Callable[[], None] = lambda: None,
 ) -> dict[Name, list[Sample]]:
-    """Run each name `repeats` times in the order ABC CBA …: a drift of the machine then affects all alike.
+    """Run each name `repeats` times in the order ABC CBA …: a drift of the machine then affects all
+    alike.
 
     `before` runs ahead of each (to drop caches, say).
     """

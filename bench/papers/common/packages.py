@@ -1,4 +1,5 @@
-"""Debian packages for the peers: installed without starting anything, and only if the caller may."""
+"""Debian packages for the peers: installed without starting anything, and only if the caller
+may."""
 
 from __future__ import annotations
 

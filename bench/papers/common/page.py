@@ -1,4 +1,5 @@
-"""The report page: every figure measured so far, its tables, plots, goals, and its limits on this machine."""
+"""The report page: every figure measured so far, its tables, plots, goals, and its limits on this
+machine."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ MARKS = {True: "✓ holds", False: "✗ missed", None: "– not judged"}
 
 @dataclass
 class Heading:
-    """What a page is about: title, a paragraph in which {machine} is replaced, what bounds a ratio here."""
+    """What a page is about: title, a paragraph in which {machine} is replaced, what bounds a ratio
+    here."""
 
     title: str
     about: str
@@ -93,7 +95,8 @@ def _figure(figure: Figure) -> str:
 
 
 def _results(figures: list[Figure], machine: str) -> str:
-    """The first table: each goal with what was compared, on what, what came out, and whether it holds."""
+    """The first table: each goal with what was compared, on what, what came out, and whether it
+    holds."""
     rows = "".join(
         f"<tr><td>{_text(goal.what)}{f'<br><span class=quiet>{_text(goal.why)}</span>' if goal.why else ''}</td>"
         f'<td class=words>{_text(figure.setting or machine)} (<a href="#{figure.key}">details</a>)</td>'
@@ -119,7 +122,8 @@ def _summary(figures: list[Figure], ceiling: str) -> str:
 
 
 def write(out: Path, order: list[str], heading: Heading) -> Path:
-    """Make `out/index.html` of the figures stored in `out`; those of `order` first, in that order."""
+    """Make `out/index.html` of the figures stored in `out`; those of `order` first, in that
+    order."""
     figures = [load(out / f"{key}.json") for key in order if (out / f"{key}.json").is_file()]
     links = "".join(f'<a href="#{figure.key}">{_text(figure.title.split(":")[0])}</a>' for figure in figures)
     missing = [key for key in order if not (out / f"{key}.json").is_file()]

@@ -28,7 +28,8 @@ def say(text: str) -> None:
 
 
 def binary(name: str) -> Path:
-    """A program of ours or of the virtual environment: beside the interpreter, else on the search path."""
+    """A program of ours or of the virtual environment: beside the interpreter, else on the search
+    path."""
     beside = Path(sys.executable).parent / name
     found = beside if beside.is_file() else shutil.which(name)
     if not found:

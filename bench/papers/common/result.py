@@ -1,7 +1,8 @@
-"""What a figure returns: tables, plots, goals and notes. They are stored as JSON, drawn by `plot.py` and
-shown by `page.py`.
+"""What a figure returns: tables, plots, goals and notes. They are stored as JSON, drawn by
+`plot.py` and shown by `page.py`.
 
-A figure is measured once and kept as `OUT/<key>.json`: so the page can be made again without measuring.
+A figure is measured once and kept as `OUT/<key>.json`: so the page can be made again without
+measuring.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class Plot:
 
 @dataclass
 class Goal:
-    """A goal and what was measured. `holds` is None if this machine cannot judge it; `why` says why."""
+    """A goal and what was measured. `holds` is None if this machine cannot judge it; `why` says
+    why."""
 
     what: str
     goal: str

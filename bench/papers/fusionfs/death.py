@@ -1,4 +1,5 @@
-"""How long a dead node's part of the metadata is away: a client creates files all the time, a node is killed."""
+"""How long a dead node's part of the metadata is away: a client creates files all the time, a node
+is killed."""
 
 from __future__ import annotations
 

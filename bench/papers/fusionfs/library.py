@@ -1,4 +1,5 @@
-"""Operations of the library a second, one client, by durability level and by how many go in a call."""
+"""Operations of the library a second, one client, by durability level and by how many go in a
+call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""CPU and messages for each create, from 1 to 16 nodes: each node in its own directory (N-to-N), all in one (N-to-1).
+"""CPU and messages for each create, from 1 to 16 nodes: each node in its own directory (N-to-N),
+all in one (N-to-1).
 
 The daemons are alone in a network namespace, whose TCP segments are counted.
 """
@@ -42,7 +43,8 @@ def segments() -> int:
 
 
 def measure(folder: Path, nodes: int, shared: bool, count: int) -> tuple[float, float, float, float]:
-    """Creates a second of all nodes together; daemons' CPU µs and TCP segments for each; idle segments a second."""
+    """Creates a second of all nodes together; daemons' CPU µs and TCP segments for each; idle
+    segments a second."""
     with space.Space(folder, nodes, "--namespace-replicas", min(nodes, 2)) as all_nodes:
         program = space.rates_program()
 

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""The namespace's figures (FusionFS, TPDS 2016): creates by the library and through a mount, passthrough, nodes that
-share one directory, remote reads, and how long a dead node's part is away.
+"""The namespace's figures (FusionFS, TPDS 2016): creates by the library and through a mount,
+passthrough, nodes that share one directory, remote reads, and how long a dead node's part is away.
 
     make bench-namespace                                    # everything, as root
     make bench-namespace FIGURES="library nodes"            # some
     .venv/bin/python bench/papers/fusionfs/run.py --quick
     .venv/bin/python bench/papers/fusionfs/run.py --page    # the page again, without measuring
 
-Each figure prints its table and writes OUT/<figure>.json; OUT/index.html shows all that have been measured.
+Each figure prints its table and writes OUT/<figure>.json; OUT/index.html shows all that have been
+measured.
 """
 
 from __future__ import annotations

@@ -50,7 +50,8 @@ class Run:
         return self._side(protocol)["peak_growth_bytes_sum"]
 
     def model_s(self) -> float:
-        """The paper's model of the all-reduces, with this run's parameters, plus local work as measured."""
+        """The paper's model of the all-reduces, with this run's parameters, plus local work as
+        measured."""
         return sum(row["model_s"] for row in self.report["model"]["rounds"]) + self.local_s("bitmaps")
 
     def ratio(self) -> float:

@@ -2,16 +2,17 @@
 """Several measurements in one MPI job: starting new interpreters for each would cost more than
 measuring.
 
-Reads a list of cells from a JSON file and prints, on rank 0, a list with what each gave. A cell runs on the
-first `ranks` ranks; the others sleep. Its seconds lie between two barriers around everything: opening,
-assignment, reading, analysis.
+Reads a list of cells from a JSON file and prints, on rank 0, a list with what each gave. A cell
+runs on the first `ranks` ranks; the others sleep. Its seconds lie between two barriers around
+everything: opening, assignment, reading, analysis.
 
     mpiexec -n 8 python cells.py CELLS.json
 
 A cell: {"do": "read" | "residence" | "files", "source": the dataset or a list of paths, "ranks": k,
-"cold": drop the caches first, "readers" and "memory": of the read-ahead, "direct": past Zazen's caches,
-"begin" and "end": frame numbers, "topology": a file, "threads" and "piece" (bytes per read): for files,
-"numbers": also say which frames each rank got, "kill": {"rank", "pid", "after": frames of this rank}}.
+"cold": drop the caches first, "readers" and "memory": of the read-ahead, "direct": past Zazen's
+caches, "begin" and "end": frame numbers, "topology": a file, "threads" and "piece" (bytes per
+read): for files, "numbers": also say which frames each rank got, "kill": {"rank", "pid", "after":
+frames of this rank}}.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ def extraction(topology: str):
 
 
 def residence(cell: dict, comm: MPI.Comm) -> dict:
-    """The analysis of examples/water_residence.py: extraction on all ranks, time series on the first."""
+    """The analysis of examples/water_residence.py: extraction on all ranks, time series on the
+    first."""
     import water_residence
 
     found, extract = [], extraction(cell["topology"])

@@ -1,7 +1,8 @@
-"""The cluster on one machine on which the figures run: `zazen testbed` with shaped links and throttled disks.
+"""The cluster on one machine on which the figures run: `zazen testbed` with shaped links and
+throttled disks.
 
-Every process of a node, a peer's servers included, runs through `Cluster.popen` or `Cluster.run`: in the
-node's network namespace and I/O control group, so all systems have the same limits.
+Every process of a node, a peer's servers included, runs through `Cluster.popen` or `Cluster.run`:
+in the node's network namespace and I/O control group, so all systems have the same limits.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ DISK_BYTES_PER_S = 40_000_000
 
 
 class Cluster:
-    """A testbed of `nodes` nodes n0 … and a file server fs; a context manager that takes it down again."""
+    """A testbed of `nodes` nodes n0 … and a file server fs; a context manager that takes it down
+    again."""
 
     def __init__(
         self,

@@ -1,5 +1,6 @@
-"""The first half of the water residence analysis (examples/water_residence.py) on frames that are one-frame DCD
-files: which waters are near the protein. Frames are decoded in memory, as `residence_frames.py` wrote them."""
+"""The first half of the water residence analysis (examples/water_residence.py) on frames that are
+one-frame DCD files: which waters are near the protein. Frames are decoded in memory, as
+`residence_frames.py` wrote them."""
 
 from __future__ import annotations
 

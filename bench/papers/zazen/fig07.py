@@ -1,4 +1,5 @@
-"""Figure 7: read bandwidth, and time per terabyte, of Zazen and of four file systems on the same nodes."""
+"""Figure 7: read bandwidth, and time per terabyte, of Zazen and of four file systems on the same
+nodes."""
 
 from __future__ import annotations
 
@@ -183,7 +184,8 @@ def run(context: Context) -> Figure:
 
 @contextlib.contextmanager
 def peers_up(bench: Run) -> Iterator[list[Peer]]:
-    """Install and start the peers; those that cannot be had are skipped. All are stopped at the end."""
+    """Install and start the peers; those that cannot be had are skipped. All are stopped at the
+    end."""
     up: list[Peer] = []
     with contextlib.ExitStack() as stack:
         for peer in [kind(quick=bench.context.quick) for kind in PEERS]:
@@ -246,7 +248,8 @@ def store(bench: Run, peers: list[Peer]) -> None:
 
 
 def store_plain(cluster: Cluster, dataset: Path) -> Reading:
-    """File i as a plain file on the disk of node i modulo the nodes: what a perfect cache would hold."""
+    """File i as a plain file on the disk of node i modulo the nodes: what a perfect cache would
+    hold."""
     files = sorted(dataset.iterdir())
     for at, node in enumerate(cluster.nodes):
         folder = cluster.node_dir(node) / "plain" / dataset.name
@@ -271,7 +274,8 @@ def watch_idle(bench: Run, peers: list[Peer]) -> None:
 
 
 def cold_data() -> Callable[[], None]:
-    """Drops all caches, then has the reading program's own code in memory again: only data are to be cold."""
+    """Drops all caches, then has the reading program's own code in memory again: only data are to
+    be cold."""
     code = call([binary("python"), HERE / "read_frames.py", "code"]).split("\n")[:-1]
 
     def cold() -> None:

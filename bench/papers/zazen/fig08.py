@@ -75,7 +75,8 @@ def run(context) -> Figure:
 
 @contextmanager
 def writing(cluster: Cluster, what: tuple[int, float] | None, told: list[dict]):
-    """A writer on the simulation's host meanwhile; what it pushed is told and evicted afterwards."""
+    """A writer on the simulation's host meanwhile; what it pushed is told and evicted
+    afterwards."""
     if what is None:
         yield
         return
@@ -113,7 +114,8 @@ def writing(cluster: Cluster, what: tuple[int, float] | None, told: list[dict]):
 def write_back(folders: list[Path], handles: dict[str, int], done: threading.Event) -> None:
     """Has each disk write the frames pushed into `folders` as steadily as they come.
 
-    The kernel does so with pages that are 30 s old. The journal and what it protects are left to ext4.
+    The kernel does so with pages that are 30 s old. The journal and what it protects are left to
+    ext4.
 
     `handles` are the files' descriptors, kept until the end so that each is looked up once.
     """

@@ -31,7 +31,8 @@ SETTING = (
 
 
 def run(context) -> Figure:
-    """T, B and b first and between, then each share of failed nodes, in turns; then the whole analysis."""
+    """T, B and b first and between, then each share of failed nodes, in turns; then the whole
+    analysis."""
     count = 160 if context.quick else 256
     failed = [0, 2, 4] if context.quick else [0, 1, 2, 3, 4]
     folder = context.scratch / "fig10"
@@ -81,7 +82,8 @@ def run(context) -> Figure:
 
 
 def analysis(analyses: dict) -> tuple[Table, Goal]:
-    """The whole water residence analysis with and without failed nodes: times, and whether results are the same."""
+    """The whole water residence analysis with and without failed nodes: times, and whether results
+    are the same."""
     rows = []
     for many, runs in analyses.items():
         rows.append([

@@ -1,4 +1,5 @@
-"""Datasets for the reading figures: one file per frame, all different, incompressible, made quickly."""
+"""Datasets for the reading figures: one file per frame, all different, incompressible, made
+quickly."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ V1_FILES = ("blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device")
 
 @contextlib.contextmanager
 def lifted(cluster: Cluster) -> Iterator[None]:
-    """While inside, links and disks are as fast as the machine; the same limits are put back afterwards."""
+    """While inside, links and disks are as fast as the machine; the same limits are put back
+    afterwards."""
     with _links_free(cluster), _disks_free(cluster):
         yield
 

@@ -1,5 +1,5 @@
-"""Waits in MPI programs without spinning. A rank that polls at full speed takes the cores that others need,
-and it would count as load."""
+"""Waits in MPI programs without spinning. A rank that polls at full speed takes the cores that
+others need, and it would count as load."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import time
 
 
 def end_job(kind: type, error: BaseException, trace: object) -> None:
-    """Say what failed and die by a signal. MPICH's mpiexec does not end the job for a rank that exits before
-    MPI_Init: the other ranks would wait for it for ever."""
+    """Say what failed and die by a signal. MPICH's mpiexec does not end the job for a rank that
+    exits before MPI_Init: the other ranks would wait for it for ever."""
     sys.__excepthook__(kind, error, trace)
     sys.stderr.flush()
     os.kill(os.getpid(), signal.SIGKILL)

@@ -2,9 +2,9 @@
 """Read a dataset in parallel and say how long it took: what the reading figures run under mpiexec.
 
 Prints one JSON object on rank 0: seconds between two barriers placed before and after everything
-(assignment, opening, reading), processor seconds of the whole machine meanwhile, bytes, frames, and for Zazen
-where the frames came from. Each frame is read whole into memory; with --frame-bytes its size and its first
-bytes (its number, see frames.py) are checked.
+(assignment, opening, reading), processor seconds of the whole machine meanwhile, bytes, frames, and
+for Zazen where the frames came from. Each frame is read whole into memory; with --frame-bytes its
+size and its first bytes (its number, see frames.py) are checked.
 
     mpiexec -n 4 python read_frames.py zazen DATASET
     mpiexec -n 4 python read_frames.py files LIST --threads 4     # LIST: paths; {node} is replaced
@@ -141,7 +141,8 @@ def peer_client(through: str) -> type:
 
 
 def load_code(*files: str) -> None:
-    """Read libraries into memory; otherwise they come from the throttled disk while the clock runs."""
+    """Read libraries into memory; otherwise they come from the throttled disk while the clock
+    runs."""
     for file in files:
         with open(file, "rb") as library:
             while library.read(COPY_BYTES):

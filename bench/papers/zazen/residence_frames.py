@@ -1,8 +1,9 @@
 """Frames for the water residence analysis, from a real simulation: each a one-frame DCD file.
 
-The villin headpiece in water (8,867 atoms) is simulated by examples/simulate_peptide.py for some dozens of
-frames. A frame of the dataset is four such boxes side by side (35,468 atoms, 426 KB), each a simulated frame
-of its own, or one box (107 KB). Where simulated frames repeat, small random displacements make copies differ.
+The villin headpiece in water (8,867 atoms) is simulated by examples/simulate_peptide.py for some
+dozens of frames. A frame of the dataset is four such boxes side by side (35,468 atoms, 426 KB),
+each a simulated frame of its own, or one box (107 KB). Where simulated frames repeat, small random
+displacements make copies differ.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ NOISE_ANGSTROM = 0.05
 
 
 def make(folder: Path, scratch: Path, count: int, boxes: int = 4) -> Path:
-    """Write `count` frames of `boxes` boxes (1 or 4); returns the topology's file. Some twenty seconds."""
+    """Write `count` frames of `boxes` boxes (1 or 4); returns the topology's file. Some twenty
+    seconds."""
     import MDAnalysis
 
     say(f"simulating {SIMULATED} frames, for {count} frames of the dataset")

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""The Zazen paper's evaluation (§5, Figures 4–10), run again on one machine, and what goes beyond it.
+"""The Zazen paper's evaluation (§5, Figures 4–10), run again on one machine, and what goes beyond
+it.
 
     make bench-zazen                                   # everything, in less than 40 minutes
     make bench-zazen FIGURES="fig7 fig8"               # some
     .venv/bin/python bench/papers/zazen/run.py fig4 --quick
     .venv/bin/python bench/papers/zazen/run.py --page  # the page again, without measuring
 
-Each figure prints its table and writes OUT/<figure>.json, .svg and .png; OUT/index.html shows all that have
-been measured. Needs root: network namespaces, I/O control groups, dropping caches.
+Each figure prints its table and writes OUT/<figure>.json, .svg and .png; OUT/index.html shows all
+that have been measured. Needs root: network namespaces, I/O control groups, dropping caches.
 """
 
 from __future__ import annotations

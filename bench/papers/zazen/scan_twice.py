@@ -45,7 +45,8 @@ def run(context) -> Figure:
 
 
 def lru_hits(scans: list[list[list[int]]], capacity: int) -> list[float]:
-    """Hit share of each scan, on caches of `capacity` frames each; `scans[scan][node]`: frame numbers."""
+    """Hit share of each scan, on caches of `capacity` frames each; `scans[scan][node]`: frame
+    numbers."""
     caches: list[OrderedDict] = [OrderedDict() for _ in scans[0]]
     shares = []
     for scan in scans:

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""A model of a disk with a head: a block device in which a request costs a seek unless it follows the last one.
+"""A model of a disk with a head: a block device in which a request costs a seek unless it follows
+the last one.
 
-The machine's own disks cost the same whatever the order of the requests, and a limit of requests per second
-charges one reader as much as eight. Here every request for the device, reads as well as written-back pages,
-waits for one arm: `seek_s` if it begins elsewhere than the last one ended, then its bytes at `bytes_per_s`.
-Of the requests that wait, up to 32 as in a SATA disk, the arm takes the next one upwards, then from below.
+The machine's own disks cost the same whatever the order of the requests, and a limit of requests
+per second charges one reader as much as eight. Here every request for the device, reads as well as
+written-back pages, waits for one arm: `seek_s` if it begins elsewhere than the last one ended, then
+its bytes at `bytes_per_s`. Of the requests that wait, up to 32 as in a SATA disk, the arm takes the
+next one upwards, then from below.
 
-A FUSE file (this program is its server) under a loop device under ext4: page cache, read-ahead and the I/O
-scheduler in between are the kernel's own. `Spindle` sets it up and takes it down; root only.
+A FUSE file (this program is its server) under a loop device under ext4: page cache, read-ahead and
+the I/O scheduler in between are the kernel's own. `Spindle` sets it up and takes it down; root
+only.
 
     spindle.py IMAGE MOUNTPOINT --bytes-per-s 100e6 --seek-ms 8
 """
@@ -289,7 +292,8 @@ class Spindle:
             self.server = None
 
     def clear(self) -> None:
-        """Unmount and detach, also what a run that was killed has left; the server ends by itself then."""
+        """Unmount and detach, also what a run that was killed has left; the server ends by itself
+        then."""
         raw = self.folder / "raw"
         unmount(self.mountpoint)
         # Looked up by name, not remembered: it may be another run's.

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Pushes frames into the caches at a steady rate until it is told to end (SIGTERM); then prints its counters.
+"""Pushes frames into the caches at a steady rate until it is told to end (SIGTERM); then prints its
+counters.
 
-Like a simulation, it uses `zazen.Writer`, which does not wait. Frames that the caches do not take in time are
-skipped and counted.
+Like a simulation, it uses `zazen.Writer`, which does not wait. Frames that the caches do not take
+in time are skipped and counted.
 
     writers.py DATASET --nodes nodes.txt --frame-bytes 2000000 --bytes-per-s 9e6
 """

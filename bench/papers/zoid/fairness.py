@@ -1,4 +1,5 @@
-"""Whether many clients at once get equal shares: large calls eagerly, by rendezvous, and in place."""
+"""Whether many clients at once get equal shares: large calls eagerly, by rendezvous, and in
+place."""
 
 from __future__ import annotations
 

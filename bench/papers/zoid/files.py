@@ -1,4 +1,5 @@
-"""Forwarded reading and writing of files, against the kernel itself and file systems in user space."""
+"""Forwarded reading and writing of files, against the kernel itself and file systems in user
+space."""
 
 from __future__ import annotations
 

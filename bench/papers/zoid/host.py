@@ -23,7 +23,8 @@ HERE = Path(__file__).resolve().parent
 
 
 def found(name: str, *places: Path) -> Path | None:
-    """A program or library of ours: in one of `places`, installed, or built by cargo for measuring."""
+    """A program or library of ours: in one of `places`, installed, or built by cargo for
+    measuring."""
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     packages = [Path(folder) / "zazen" / "lib" for folder in sys.path]
     all_places = [*places, Path(sys.executable).parent, *packages, target / "release"]
@@ -31,7 +32,8 @@ def found(name: str, *places: Path) -> Path | None:
 
 
 def program(name: str) -> Path:
-    """`zazen` or `zazend`: what $ZAZEN or $ZAZEND names, installed, or built by cargo for measuring."""
+    """`zazen` or `zazend`: what $ZAZEN or $ZAZEND names, installed, or built by cargo for
+    measuring."""
     named = os.environ.get(name.upper())
     path = Path(named) if named else found(name)
     if path is None and (on_path := shutil.which(name)):
@@ -197,8 +199,8 @@ class Daemon:
         return json.loads(said)[0]
 
     def variables_for(self, *words: object) -> dict[str, str]:
-        """The environment that `zazen run WORDS` gives a program, so that `zazen` need not be started each time. Each
-        call is forwarded, unless the words say otherwise."""
+        """The environment that `zazen run WORDS` gives a program, so that `zazen` need not be
+        started each time. Each call is forwarded, unless the words say otherwise."""
         how = [] if "--direct" in words else ["--relay"]
         command = [
             self.programs.zazen,

@@ -1,4 +1,5 @@
-"""Kills a thousand clients at any point, and checks what the daemon still holds for them afterwards."""
+"""Kills a thousand clients at any point, and checks what the daemon still holds for them
+afterwards."""
 
 from __future__ import annotations
 

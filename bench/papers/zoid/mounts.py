@@ -1,4 +1,5 @@
-"""File systems to compare forwarding with. Each is a folder with the same file, inside the `with` block."""
+"""File systems to compare forwarding with. Each is a folder with the same file, inside the `with`
+block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Forwarded looks at names: stat, access, open and close, against what the kernel takes for them."""
+"""Forwarded looks at names: stat, access, open and close, against what the kernel takes for
+them."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ TITLE = "Names: stat, access, open and close"
 SETTING = "a program and its daemon on one machine, through shared memory"
 PAPER = "The paper has no such figure."
 BENEATH = "the kernel's calls that stay beneath the folder (openat2)"
+# What `zazen run` does where the daemon is on the same machine, unless it is told --relay.
+NEAR = "zazen run, the default: this kernel serves the folder"
 OPERATIONS = ["stat", "access", "open"]
 NOTE = (
     "A name three folders deep. “direct” is one system call (open: two). Only openat2 can be told to stay beneath a "
@@ -41,19 +44,23 @@ def run(context: Context) -> Figure:
         (folder / name).touch()
         walk, ops = programs.tool("walk"), programs.tool("ops")
         names = [DIRECT, BENEATH]
-        variables: dict[str, str] = {}
+        variables: dict[str, dict[str, str]] = {}
         if programs.posix and programs.preload:
-            names.append(FORWARDED)
-            variables = daemon.variables_for("--forward", f"/zazen-forwarded={folder}")
+            names += [NEAR, FORWARDED]
+            words = ["--forward", f"/zazen-forwarded={folder}"]
+            variables = {
+                NEAR: daemon.variables_for(*words, "--direct"),
+                FORWARDED: daemon.variables_for(*words),
+            }
         else:
             figure.skipped.append(
                 "forwarded: libzazen_posix.so or libzazen_preload.so is not there; `make install`"
             )
 
         def one(who: str, operation: str) -> dict:
-            if who == FORWARDED:
+            if who in variables:
                 words = [ops, operation, f"/zazen-forwarded/{name}", 1, "--seconds", seconds]
-                return measured([*words, "--cpu", 0], variables)
+                return measured([*words, "--cpu", 0], variables[who])
             how = "plain" if who == DIRECT else "beneath"
             return measured([walk, operation, how, folder, name, rounds, 0])
 

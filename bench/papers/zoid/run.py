@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""ZOID's evaluation (PPoPP 2008, §3 and §4: Figures 4–7, Tables 1 and 2), run again on one machine, and what goes
-beyond it: carriers, forwarded files against FUSE, the preload library's cost, fairness, killed clients.
+"""ZOID's evaluation (PPoPP 2008, §3 and §4: Figures 4–7, Tables 1 and 2), run again on one machine,
+and what goes beyond it: carriers, forwarded files against FUSE, the preload library's cost,
+fairness, killed clients.
 
     make bench-calls                                  # everything, in less than 20 minutes
     make bench-calls FIGURES="carriers files"         # some
     .venv/bin/python bench/papers/zoid/run.py fig4 --quick
     .venv/bin/python bench/papers/zoid/run.py --page  # the page again, without measuring
 
-Each figure prints its table and writes OUT/<figure>.json, .svg and .png; OUT/index.html shows all that have
-been measured. Most need no privilege. The rows of FUSE and sshfs need root; without it they are left out, and
-the page says so.
+Each figure prints its table and writes OUT/<figure>.json, .svg and .png; OUT/index.html shows all
+that have been measured. Most need no privilege. The rows of FUSE and sshfs need root; without it
+they are left out, and the page says so.
 """
 
 from __future__ import annotations

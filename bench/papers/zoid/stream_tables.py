@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""ZOID's Tables 1 and 2, telescope data through one node, run again: how many subbands a node sustains in
-real time, and at what rates data move. Plain sockets, the same sockets forwarded, the plug-in fed over TCP,
-and fed by datagrams.
+"""ZOID's Tables 1 and 2, telescope data through one node, run again: how many subbands a node
+sustains in real time, and at what rates data move. Plain sockets, the same sockets forwarded, the
+plug-in fed over TCP, and fed by datagrams.
 
     python bench/papers/zoid/stream_tables.py --quick
     python bench/papers/zoid/stream_tables.py --out bench/results/zoid
 
-A subband is what it was in the paper: 160 Mbit/s in from 16 stations, 9.5 Mbit/s of results out. Ranks only
-read what arrives, because only the transfer is measured. Sender, ranks, daemon and storage share this
-machine.
+A subband is what it was in the paper: 160 Mbit/s in from 16 stations, 9.5 Mbit/s of results out.
+Ranks only read what arrives, because only the transfer is measured. Sender, ranks, daemon and
+storage share this machine.
 """
 
 from __future__ import annotations
@@ -222,7 +222,8 @@ def run_stream(
     stations=STATIONS,
     correlated=None,
 ):
-    """Versions 2 and 3: through the plug-in. Results are those of `correlated` subbands, if not of all."""
+    """Versions 2 and 3: through the plug-in. Results are those of `correlated` subbands, if not of
+    all."""
     blocks, packets = int(seconds * BLOCKS_PER_S), block_packets(subbands)
     mode, _, borrow = mode.partition("-")
     block_bytes = packets * STATIONS * PACKET_BYTES
@@ -296,8 +297,8 @@ def run(programs, daemon, mode, subbands, seconds, ranks):
 
 
 def table_one(programs, daemon, modes, quick, ranks, say):
-    """The most subbands that are sustained, by mode, trying ever more; each step in all modes before the next
-    one."""
+    """The most subbands that are sustained, by mode, trying ever more; each step in all modes
+    before the next one."""
     best, failed, costs = dict.fromkeys(modes, 0), {}, {mode: [] for mode in modes}
     seconds = 1.0 if quick else 3.0
     for subbands in QUICK_STEPS if quick else STEPS:
@@ -334,8 +335,8 @@ def table_one(programs, daemon, modes, quick, ranks, say):
 
 
 def table_two(programs, daemon, quick, ranks):
-    """The rates of one station's 48 subbands at 481 Mbit/s. Results are of four of them, as in the paper (those of
-    all stations, exchanged between nodes), and are added 30 to 1."""
+    """The rates of one station's 48 subbands at 481 Mbit/s. Results are of four of them, as in the
+    paper (those of all stations, exchanged between nodes), and are added 30 to 1."""
     subbands, seconds = 481e6 / 8 / SUBBAND_IN, 3.0 if quick else 12.0
     outcome = run_stream(
         programs, daemon, "udp", subbands, seconds, ranks, integrate=30, stations=1, correlated=4
@@ -367,7 +368,8 @@ def table_two(programs, daemon, quick, ranks):
 
 
 def per_core(programs, daemon, quick, ranks):
-    """UDP in, by the CPU time of the receiving thread, and of the daemon with plug-in, hand-out and sums."""
+    """UDP in, by the CPU time of the receiving thread, and of the daemon with plug-in, hand-out and
+    sums."""
     rows, rates = [], []
     for joined, what in ((1, "datagrams one by one"), (7, "sender and kernel join 7 (GSO, GRO)")):
         receiver, daemons = [], []

@@ -1,4 +1,5 @@
-"""Tables 1 and 2: telescope data in real time (stream_tables.py, as a figure of this evaluation)."""
+"""Tables 1 and 2: telescope data in real time (stream_tables.py, as a figure of this
+evaluation)."""
 
 from __future__ import annotations
 

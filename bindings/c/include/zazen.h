@@ -139,6 +139,10 @@ typedef struct zazen_frames_t zazen_frames_t;
 // connections of its own.
 typedef struct zazen_namespace_t zazen_namespace_t;
 
+// An iteration over the paths of frames. One thread at a time. In a forked child it fails; begin
+// another iteration there.
+typedef struct zazen_paths_t zazen_paths_t;
+
 // An iteration over the runs of a set. One thread at a time.
 typedef struct zazen_runs_t zazen_runs_t;
 
@@ -649,6 +653,44 @@ zazen_source_t zazen_frame_source(const struct zazen_frame_t *frame);
 // The caller sees to it that:
 // `frame` is NULL or live, and not used afterwards.
 void zazen_frame_free(struct zazen_frame_t *frame);
+
+// Begins to find the files of the frames of `set`, in storage order, without reading them: for
+// programs that map large files, or hand their paths on. The caller closes `*paths`, which stays
+// valid after `set` and `dataset` are freed.
+//
+// The caller sees to it that:
+// `dataset` and `set` are NULL or live; `paths` is writable.
+int32_t zazen_paths(struct zazen_dataset_t *dataset,
+                    const struct zazen_runset_t *set,
+                    struct zazen_paths_t **paths);
+
+// The next frame's number and the absolute path of a file with exactly its bytes; `*path` is NULL
+// at the end. The path is valid until the next call for `paths`, or until that is closed. A
+// failure concerns one frame; the iteration can continue.
+//
+// `*frame` is NULL if the frame is a whole file: the cached one, or its source if it is not cached
+// and cannot be. Its bytes were neither read nor checked. The cache may evict the file later; an
+// open file stays readable. A frame that is a part of a larger file, or whose file this user may
+// not open, is read, and its file lives as long as `*frame`, which the caller frees.
+//
+// The caller sees to it that:
+// `paths` is NULL or live; `number`, `path` and `frame` are writable.
+int32_t zazen_paths_next(struct zazen_paths_t *paths,
+                         uint64_t *number,
+                         const char **path,
+                         struct zazen_frame_t **frame);
+
+// Frames whose paths were not given yet; 0 for NULL.
+//
+// The caller sees to it that:
+// `paths` is NULL or live.
+uint64_t zazen_paths_remaining(const struct zazen_paths_t *paths);
+
+// Ends an iteration over paths. NULL is ignored.
+//
+// The caller sees to it that:
+// `paths` is NULL or live, and not used afterwards.
+void zazen_paths_close(struct zazen_paths_t *paths);
 
 // Reads the `count` frames `numbers` in one call, in any order, each as often as it is asked for.
 // `frames[i]` is the frame `numbers[i]`; the caller frees each of them. At most 2^20 numbers.

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use zazen_assign::{Collectives, Path as Found, Protocol, Rules, Solo};
 use zazen_client::{Dataset, OpenOptions, SharedDataset};
-use zazen_core::{Error, ErrorKind, Layout, Result};
+use zazen_core::{Error, ErrorKind, Result};
 
 /// An opened dataset. Threads may share it; calls run one after the other. A forked child may use
 /// it, over connections of its own.
@@ -185,7 +185,7 @@ pub unsafe extern "C" fn zazen_layout(
         if length.is_null() || (text.is_null() && capacity > 0) {
             return Err(invalid("zazen_layout: text or length is NULL"));
         }
-        let shown = dataset.inner.with(|dataset| Ok(dataset.layout().map(shown).unwrap_or_default()))?;
+        let shown = dataset.inner.with(|dataset| Ok(dataset.layout_in_words().unwrap_or_default()))?;
         // SAFETY: by the caller's word.
         unsafe { *length = shown.len() };
         if shown.len() >= capacity {
@@ -199,16 +199,6 @@ pub unsafe extern "C" fn zazen_layout(
         }
         Ok(())
     })
-}
-
-fn shown(layout: &Layout) -> String {
-    match layout {
-        Layout::Files(template) => template.to_string(),
-        Layout::Pieces(pieces) => format!("pieces of {} files", pieces.len()),
-        Layout::List(files) => format!("list of {} files", files.len()),
-        Layout::Trajectory(found) => format!("{} trajectory of {} files", found.format, found.files.len()),
-        Layout::Blocks(blocks) => format!("{}{{n*{}}}", blocks.path, blocks.block_bytes),
-    }
 }
 
 /// Takes this process's oldest warning that was not taken: something that costs time but no

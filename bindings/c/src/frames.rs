@@ -92,7 +92,7 @@ pub enum zazen_source_t {
     ZAZEN_DIRECT = 3,
 }
 
-fn text(path: &Path) -> Option<CString> {
+pub(crate) fn text(path: &Path) -> Option<CString> {
     CString::new(path.as_os_str().as_bytes()).ok()
 }
 

@@ -15,6 +15,7 @@ pub mod dataset;
 pub mod frames;
 pub mod matching;
 pub mod namespace;
+pub mod paths;
 pub mod random;
 pub mod runset;
 pub mod status;
@@ -27,6 +28,7 @@ const _: () = {
     shared::<dataset::zazen_dataset_t>();
     shared::<frames::zazen_frame_t>();
     shared::<frames::zazen_frames_t>();
+    shared::<paths::zazen_paths_t>();
     shared::<runset::zazen_runset_t>();
     shared::<namespace::zazen_namespace_t>();
     shared::<namespace::zazen_file_t>();

@@ -12,9 +12,18 @@ fn header_is_up_to_date() {
     let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(crate_dir.join("cbindgen.toml")).unwrap();
     let mut builder = cbindgen::Builder::new().with_config(config);
-    for file in
-        ["status", "runset", "collectives", "dataset", "frames", "random", "writer", "matching", "namespace"]
-    {
+    for file in [
+        "status",
+        "runset",
+        "collectives",
+        "dataset",
+        "frames",
+        "paths",
+        "random",
+        "writer",
+        "matching",
+        "namespace",
+    ] {
         builder = builder.with_src(crate_dir.join("src").join(file).with_extension("rs"));
     }
     let mut generated = Vec::new();

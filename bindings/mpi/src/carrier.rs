@@ -288,7 +288,8 @@ pub(crate) fn room_for(bytes: u64, from: usize) -> Result<Vec<u8>> {
         Error::new(
             ErrorKind::TooLarge,
             format!(
-                "rank {from} sends a block of {bytes} bytes, for which this rank has no memory; use more nodes"
+                "rank {from} sends a block of {bytes} bytes, for which this rank has no memory; use more \
+                 nodes"
             ),
         )
     };

@@ -23,10 +23,11 @@ fn check(world_size: usize, variable: impl Fn(&str) -> Option<String>) -> Result
         Some((name, launched)) if world_size == 1 && launched > 1 => Err(Error::new(
             ErrorKind::Mpi,
             format!(
-                "{name} says that the launcher started {launched} ranks, but MPI_COMM_WORLD has 1: the ranks came up as \
-                 singletons and each would read every frame. The launcher and the MPI library do not belong together: \
-                 use the mpiexec that came with the library (with the mpich wheel: `python -m pip install mpich` and \
-                 the mpiexec beside that python), or choose mpi4py's library with MPI4PY_MPIABI"
+                "{name} says that the launcher started {launched} ranks, but MPI_COMM_WORLD has 1: the ranks \
+                 came up as singletons and each would read every frame. The launcher and the MPI library do \
+                 not belong together: use the mpiexec that came with the library (with the mpich wheel: \
+                 `python -m pip install mpich` and the mpiexec beside that python), or choose mpi4py's \
+                 library with MPI4PY_MPIABI"
             ),
         )),
         _ => Ok(()),

@@ -232,8 +232,8 @@ pub(crate) fn running() -> Result<&'static Mpi> {
             None => Err(Error::new(
                 ErrorKind::Mpi,
                 format!(
-                    "no MPI library in this process and none of {} found; install one (`pip install mpich mpi4py`) \
-                     or set {LIBRARY_VARIABLE}",
+                    "no MPI library in this process and none of {} found; install one (`pip install mpich \
+                     mpi4py`) or set {LIBRARY_VARIABLE}",
                     NAMES.join(", ")
                 ),
             )),
@@ -263,8 +263,8 @@ pub fn check_world(world: usize) -> Result<()> {
     Err(Error::new(
         ErrorKind::Mpi,
         format!(
-            "the communicator belongs to another MPI than {}: MPI_COMM_WORLD is {world:#x} there and {expected:#x} here; \
-             load one MPI only, or take the mpi4py carrier",
+            "the communicator belongs to another MPI than {}: MPI_COMM_WORLD is {world:#x} there and \
+             {expected:#x} here; load one MPI only, or take the mpi4py carrier",
             mpi.file
         ),
     ))

@@ -97,7 +97,8 @@ fn find(open_mpi: bool) -> Result<Mpi> {
     }
     let names: Vec<&str> = names().copied().collect();
     let what = format!(
-        "no MPI library of this launcher's kind found ({}); set {LIBRARY_VARIABLE} to the one that came with it",
+        "no MPI library of this launcher's kind found ({}); set {LIBRARY_VARIABLE} to the one that came with \
+         it",
         names.join(", ")
     );
     Err(why.unwrap_or_else(|| Error::new(ErrorKind::Mpi, what)))

@@ -51,8 +51,9 @@ impl Comm {
             Comm::Unsaid => match zazen_mpi::launched_ranks() {
                 Some(ranks) if ranks > 1 => {
                     let what = format!(
-                        "a launcher started {ranks} ranks and `comm` is left out: each would read every frame. Give \
-                         comm=MPI.COMM_WORLD to share them, or comm=None to read all of them on every rank"
+                        "a launcher started {ranks} ranks and `comm` is left out: each would read every \
+                         frame. Give comm=MPI.COMM_WORLD to share them, or comm=None to read all of them on \
+                         every rank"
                     );
                     Err(raise(py, &Error::new(ErrorKind::InvalidArgument, what)))
                 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use std::time::Instant;
 use zazen_assign::{Assignment, Path, Protocol, Rules};
 use zazen_client::{AnyReader, Dataset, Frame, Mine, OpenOptions, ReadOptions, ReadStats, SharedDataset};
-use zazen_core::{Error, ErrorKind, Layout, Result};
+use zazen_core::{Error, ErrorKind, Result};
 
 /// Opens the dataset whose directory is `path`, or the trajectory file `path` (XTC, TRR, DCD, AMBER
 /// NetCDF, GRO, LAMMPS dump, XYZ): its n-th frame is frame n.
@@ -50,15 +50,16 @@ pub(crate) fn open(
     Ok(PyDataset(dataset))
 }
 
-/// As `open`, for an unpickled dataset whose files are numbered by their names. Raises StaleError
-/// if they are not those of `names`.
+/// As `open`, for an unpickled dataset. Raises StaleError if files that are numbered by their names
+/// are not those of `names`, or if a trajectory is not the one of which a process has `seen`.
 #[pyfunction]
-#[pyo3(signature = (path, *, names, socket, pattern, backing, direct, timeout))]
+#[pyo3(signature = (path, *, names, seen, socket, pattern, backing, direct, timeout))]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn _open_same(
     py: Python<'_>,
     path: PathBuf,
-    names: (u64, u64),
+    names: Option<(u64, u64)>,
+    seen: Option<Vec<u8>>,
     socket: Option<PathBuf>,
     pattern: Option<String>,
     backing: Option<String>,
@@ -66,7 +67,12 @@ pub(crate) fn _open_same(
     timeout: Option<f64>,
 ) -> PyResult<PyDataset> {
     let opened = open(py, path, socket, pattern, backing, direct, timeout)?;
-    lift(py, opened.0.check_names(Some(names)))?;
+    if names.is_some() {
+        lift(py, opened.0.check_names(names))?;
+    }
+    if let Some(seen) = seen {
+        lift(py, opened.0.check_seen(&seen))?;
+    }
     Ok(opened)
 }
 
@@ -239,13 +245,14 @@ impl PyDataset {
         arguments.set_item("backing", backing)?;
         arguments.set_item("direct", direct)?;
         arguments.set_item("timeout", silence.map(|silence| silence.as_secs_f64()))?;
-        let open = match self.0.names() {
-            // The numbers must mean the same files in the other process.
-            Some(names) => {
+        let open = match (self.0.names(), self.0.seen()) {
+            (None, None) => py.import("zazen")?.getattr("open")?,
+            // The numbers must mean the same frames in the other process.
+            (names, seen) => {
                 arguments.set_item("names", names)?;
+                arguments.set_item("seen", seen.map(|seen| PyBytes::new(py, &seen)))?;
                 py.import("zazen._zazen")?.getattr("_open_same")?
             }
-            None => py.import("zazen")?.getattr("open")?,
         };
         let partial = py.import("functools")?.getattr("partial")?.call((open,), Some(&arguments))?;
         Ok((partial, (path.to_path_buf(),)))
@@ -255,17 +262,7 @@ impl PyDataset {
     /// trajectory of N files", or None if unknown.
     #[getter]
     fn layout(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        self.with(py, |dataset| {
-            Ok(dataset.layout().map(|layout| match layout {
-                Layout::Files(template) => template.to_string(),
-                Layout::Pieces(pieces) => format!("pieces of {} files", pieces.len()),
-                Layout::List(files) => format!("list of {} files", files.len()),
-                Layout::Trajectory(found) => {
-                    format!("{} trajectory of {} files", found.format, found.files.len())
-                }
-                Layout::Blocks(blocks) => format!("{}{{n*{}}}", blocks.path, blocks.block_bytes),
-            }))
-        })
+        self.with(py, |dataset| Ok(dataset.layout_in_words()))
     }
 
     /// What is known of the trajectory files that hold the frames; None for a dataset that is not

@@ -34,8 +34,8 @@ impl<'a, 'py> FromPyObject<'a, 'py> for FrameNumber {
             Trouble::Negative => refuse(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "{object} is no frame number: frames are numbered from 0 on, and a negative number does not count \
-                     from the end; see extent().last"
+                    "{object} is no frame number: frames are numbered from 0 on, and a negative number does \
+                     not count from the end; see extent().last"
                 ),
             ),
             Trouble::Large => refuse(

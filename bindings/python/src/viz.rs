@@ -20,18 +20,24 @@ pub(crate) fn match_json(py: Python<'_>, scenario: &str) -> PyResult<String> {
     json_text(py, &outcome)
 }
 
-/// Reads an index file, or the files of a pattern: JSON with `directory`, `template` and `steps`.
+/// Reads an index file, or the files of a pattern: JSON with `directory`,
+/// `template` and `steps`.
 #[pyfunction]
 pub(crate) fn index_json(py: Python<'_>, path: PathBuf) -> PyResult<String> {
     let opened = lift(py, py.detach(|| open_index(&path)))?;
     let steps = opened.index.steps.iter().zip(&opened.place.steps);
     let steps: Vec<_> = steps
         .map(|(step, files)| {
-            json!({"time": step.time, "files": files, "tree": step.tree, "trouble": step.trouble})
+            json!({"time": step.time, "files": files, "tree": step.tree, "covered": step.covered,
+                "field_data": step.field_data, "trouble": step.trouble})
         })
         .collect();
     let template = opened.place.template.as_ref().map(NameTemplate::to_string);
-    json_text(py, &json!({"directory": opened.place.directory, "template": template, "steps": steps}))
+    let directory = match &opened.hdfs {
+        Some(url) => url.to_string(),
+        None => opened.place.directory.clone(),
+    };
+    json_text(py, &json!({"directory": directory, "template": template, "steps": steps}))
 }
 
 /// Where files beneath `directory` are, as `locator` says (`hdfs://…` or the path of a table of
@@ -48,10 +54,27 @@ pub(crate) fn locate_json(
     json_text(py, &files)
 }
 
+/// Writes the bytes of a file in HDFS into the file `into`; fails if they are not `bytes`.
+#[pyfunction]
+pub(crate) fn fetch_hdfs(
+    py: Python<'_>,
+    directory: &str,
+    file: &str,
+    bytes: u64,
+    into: PathBuf,
+) -> PyResult<u64> {
+    let fetch = || {
+        let shown = into.display().to_string();
+        let mut sink = std::fs::OpenOptions::new().write(true).open(&into);
+        let sink = sink.as_mut().map_err(|error| Error::io(shown, std::io::Error::from(error.kind())))?;
+        Hdfs::of_environment(HdfsUrl::parse(directory)?).fetch(file, bytes, sink)
+    };
+    lift(py, py.detach(fetch))
+}
+
 fn locator_of(text: &str, directory: &Path) -> Result<Box<dyn Locator>> {
     if text.starts_with("hdfs://") {
-        let user = std::env::var("HADOOP_USER_NAME").ok().filter(|user| !user.is_empty());
-        return Ok(Box::new(Hdfs::new(HdfsUrl::parse(text)?, user)));
+        return Ok(Box::new(Hdfs::of_environment(HdfsUrl::parse(text)?)));
     }
     match text.strip_prefix("table:") {
         Some(file) => Ok(Box::new(HostsTable::read(Path::new(file), directory)?)),

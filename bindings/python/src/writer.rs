@@ -69,8 +69,8 @@ impl From<Counters> for PyCounters {
 impl PyCounters {
     fn __repr__(&self) -> String {
         format!(
-            "<Counters submitted={} pushed={} already_there={} skipped_slow={} skipped_no_node={} refused={} resent={} \
-             node_deaths={} bytes_pushed={}>",
+            "<Counters submitted={} pushed={} already_there={} skipped_slow={} skipped_no_node={} refused={} \
+             resent={} node_deaths={} bytes_pushed={}>",
             self.submitted,
             self.pushed,
             self.already_there,

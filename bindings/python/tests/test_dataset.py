@@ -306,7 +306,8 @@ def test_a_closed_datasets_connection_serves_the_next(cluster, dataset):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes another user's rights: needs root")
 def test_a_kept_connection_has_the_rights_that_it_was_made_with(cluster, dataset):
-    """A service that takes a user's rights and closes a dataset gives him no connection of its own."""
+    """A service that takes a user's rights and closes a dataset gives him no connection of its
+    own."""
     options = {"socket": cluster.sockets[0]}
     before = sockets()
     opened = zazen.open(dataset, **options)

@@ -1,4 +1,5 @@
-"""Random access: by number, by name, by slice, many at once; the files themselves are the oracle."""
+"""Random access: by number, by name, by slice, many at once; the files themselves are the
+oracle."""
 
 import multiprocessing
 import pickle

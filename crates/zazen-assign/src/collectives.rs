@@ -20,8 +20,8 @@ pub fn check_blocks(blocks: &[(usize, Vec<u8>)], size: usize) -> Result<()> {
     Err(Error::new(
         ErrorKind::InvalidArgument,
         format!(
-            "an all-to-all among {size} ranks with {} blocks, the last for rank {last}; give blocks that are not \
-             empty, ascending by rank, one per rank",
+            "an all-to-all among {size} ranks with {} blocks, the last for rank {last}; give blocks that are \
+             not empty, ascending by rank, one per rank",
             blocks.len()
         ),
     ))

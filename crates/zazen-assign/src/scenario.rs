@@ -171,8 +171,8 @@ impl Scenario {
         let bits = request.count().saturating_mul(ranks);
         if self.protocol == Protocol::Bitmaps && bits > BITS_MAX {
             return too_large(format!(
-                "begin, end: the bitmaps of {} frames for {ranks} ranks have {bits} bits, the limit is {BITS_MAX}; use \
-                 protocol owner",
+                "begin, end: the bitmaps of {} frames for {ranks} ranks have {bits} bits, the limit is \
+                 {BITS_MAX}; use protocol owner",
                 request.count()
             ));
         }
@@ -189,8 +189,8 @@ impl Scenario {
         let spread = RunSet::interleaved(&within.collect::<Vec<_>>());
         if spread > SPREAD_MAX {
             return too_large(format!(
-                "native, alien: runs of unlike steps interleave over {spread} frames, the limit is {SPREAD_MAX}; use \
-                 equal steps, or fewer frames"
+                "native, alien: runs of unlike steps interleave over {spread} frames, the limit is \
+                 {SPREAD_MAX}; use equal steps, or fewer frames"
             ));
         }
         Ok(())
@@ -260,8 +260,8 @@ impl TryFrom<Value> for Scenario {
         match fields.keys().next() {
             None => Ok(scenario),
             Some(field) => Err(invalid(format!(
-                "{field}: no such field in a scenario; there are nodes_of_ranks, begin, end, stride, native, alien, \
-                 rules, protocol, verify and seed"
+                "{field}: no such field in a scenario; there are nodes_of_ranks, begin, end, stride, native, \
+                 alien, rules, protocol, verify and seed"
             ))),
         }
     }

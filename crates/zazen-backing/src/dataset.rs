@@ -378,8 +378,9 @@ fn blocks(backing: &dyn Backing, directory: &RelPath, path: RelPath, block_bytes
 pub fn layout_of_pattern(pattern: &str) -> Result<Layout> {
     if is_by_name(pattern) {
         let what = format!(
-            "pattern {pattern:?}: numbers by names are for reading files that exist, because the numbers of files \
-             that come later are not known; write the numbers down with `zazen number DIR`, and leave out the pattern",
+            "pattern {pattern:?}: numbers by names are for reading files that exist, because the numbers of \
+             files that come later are not known; write the numbers down with `zazen number DIR`, and leave \
+             out the pattern",
         );
         return Err(Error::new(ErrorKind::InvalidArgument, what));
     }

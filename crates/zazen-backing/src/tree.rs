@@ -12,7 +12,7 @@ use crate::{Rights, SourceStat};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -79,7 +79,8 @@ pub(crate) struct Tree {
     spare_buffers: Mutex<Vec<Vec<u8>>>,
     /// The device of the file opened last, found to hold data.
     good_device: AtomicU64,
-    /// The folder that was last found on a file system of this machine, and when.
+    /// The folder to which the way from the root was last found to be on one file system of this
+    /// machine, and when.
     near: Mutex<Option<(RelPath, Instant)>>,
     /// The number of threads that help calls which do not wait.
     pub(crate) processors: usize,
@@ -281,19 +282,21 @@ impl Tree {
         self.near.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stats `paths`, all of them files in `folder` itself, if the folder was found on a file
-    /// system of this machine a moment ago. Such calls wait for no other machine, so they need no
-    /// thread that may be left behind. `None` if one of them needs the long way: through a link, to
-    /// tell why it fails, or because the folder is another one by now.
+    /// Stats `paths`, all of them files in `folder` itself, if the root and the folder were found
+    /// on one file system of this machine a moment ago. Such calls wait for no other machine, so
+    /// they need no thread that may be left behind. The walk from the root enters no other mount.
+    /// `None` if one of them needs the long way: through a link, to tell why it fails, or because
+    /// the folder is another one by now.
     pub(crate) fn look_near(&self, folder: &RelPath, paths: &[RelPath]) -> Option<Vec<SourceStat>> {
         let is_known = |(near, found): &(RelPath, Instant)| near == folder && found.elapsed() < NEAR_FOR;
         if !self.near().as_ref().is_some_and(is_known) {
             return None;
         }
-        let fd = self.open_beneath(folder, OFlags::PATH | OFlags::DIRECTORY).ok()?;
-        if !is_on_this_machine(&fd) {
-            return None;
-        }
+        let root = self.root_fd().ok()?;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let spelled = if folder.is_root() { "." } else { folder.as_str() };
+        let fd = rustix::fs::openat2(&*root, spelled, flags, Mode::empty(), resolve).ok()?;
         let look = |path: &RelPath| {
             if path.is_root() || path.as_str().contains('/') {
                 return None;
@@ -307,6 +310,21 @@ impl Tree {
         paths.iter().map(look).collect()
     }
 
+    /// Whether a walk to the root, and from there to this folder, stays on this machine: all
+    /// folders above the root are on file systems of this machine, and the folder is on the root's.
+    fn is_near(&self, folder: &OwnedFd) -> bool {
+        let root = self.held.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|root| root.device);
+        let is_near = |path: &Path| {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            path.as_os_str().is_empty()
+                || rustix::fs::open(path, flags, Mode::empty()).is_ok_and(|fd| is_on_this_machine(&fd))
+        };
+        is_on_this_machine(folder)
+            && rustix::fs::fstat(folder).is_ok_and(|found| Some(found.st_dev) == root)
+            && self.root.ancestors().all(is_near)
+            && self.root.canonicalize().is_ok_and(|real| real.ancestors().all(is_near))
+    }
+
     fn look_in<'a>(
         &self,
         how: Look,
@@ -317,7 +335,7 @@ impl Tree {
         let (inner, name) = path.as_str().rsplit_once('/').unwrap_or(("", path.as_str()));
         if held.as_ref().is_none_or(|(of, _)| *of != inner) {
             let fd = self.open_beneath(&folder.join(inner)?, OFlags::PATH | OFlags::DIRECTORY)?;
-            if inner.is_empty() && is_on_this_machine(&fd) {
+            if inner.is_empty() && self.is_near(&fd) {
                 *self.near() = Some((folder.clone(), Instant::now()));
             }
             *held = Some((inner, fd));

@@ -35,7 +35,8 @@ fn configured() -> Result<Option<u32>> {
         None => Err(Error::new(
             ErrorKind::Config,
             format!(
-                "${DAEMON_UID_VARIABLE} is {text:?}; give the number of the user whose daemon is believed (`id -u NAME`)"
+                "${DAEMON_UID_VARIABLE} is {text:?}; give the number of the user whose daemon is believed \
+                 (`id -u NAME`)"
             ),
         )),
     }
@@ -48,8 +49,8 @@ pub fn check_file(file: &File, what: &str) -> Result<()> {
     let refuse = |why: String| Err(Error::new(ErrorKind::Config, format!("{what}: {why}")));
     if !believes(found.uid())? {
         return refuse(format!(
-            "belongs to user {}, who could change it: neither root nor user {}; use a file of your own, or set \
-             {DAEMON_UID_VARIABLE}={} if you trust that user",
+            "belongs to user {}, who could change it: neither root nor user {}; use a file of your own, or \
+             set {DAEMON_UID_VARIABLE}={} if you trust that user",
             found.uid(),
             rustix::process::geteuid().as_raw(),
             found.uid()

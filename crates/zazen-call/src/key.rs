@@ -61,7 +61,8 @@ impl ClusterKey {
             return Err(Error::new(
                 ErrorKind::Config,
                 format!(
-                    "the cluster key has {} bytes, fewer than {KEY_BYTES_MIN}; make one with `zazen key new FILE`",
+                    "the cluster key has {} bytes, fewer than {KEY_BYTES_MIN}; make one with `zazen key new \
+                     FILE`",
                     bytes.len()
                 ),
             ));
@@ -110,8 +111,8 @@ impl ClusterKey {
         let key = bytes.trim_ascii();
         if key.len() < KEY_BYTES_MIN {
             return Err(refuse(format!(
-                "holds {} bytes, fewer than {KEY_BYTES_MIN}; remove it, then copy it from another node or make one with \
-                 `zazen key new {shown}`",
+                "holds {} bytes, fewer than {KEY_BYTES_MIN}; remove it, then copy it from another node or \
+                 make one with `zazen key new {shown}`",
                 key.len()
             )));
         }

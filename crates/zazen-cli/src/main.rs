@@ -1,7 +1,8 @@
 //! `zazen`: the operator's and the user's tool.
 //!
-//! Invariants: results go to stdout, everything else to stderr; an error is one line that names the object, the
-//! limit and the next step. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done but for nodes that were not reached.
+//! Invariants: results go to stdout, everything else to stderr; an error is one line that names the
+//! object, the limit and the next step. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done but for
+//! nodes that were not reached.
 
 mod commands;
 mod output;

@@ -1,7 +1,7 @@
 //! Everything the tool prints: tables and JSON to stdout, progress and errors to stderr.
 //!
-//! Invariant: stdout carries results only, so that a script can read it; a reader that closes the pipe early
-//! (`zazen ls … | head`) ends the program quietly.
+//! Invariant: stdout carries results only, so that a script can read it; a reader that closes the
+//! pipe early (`zazen ls … | head`) ends the program quietly.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{IsTerminal, Write};
@@ -45,7 +45,8 @@ pub(crate) fn note(text: impl AsRef<str>) {
     let _ = writeln!(std::io::stderr(), "zazen: {}", text.as_ref());
 }
 
-/// Writes a compiler-like message to stderr as it is: editors look for its place at the line's beginning.
+/// Writes a compiler-like message to stderr as it is: editors look for its place at the line's
+/// beginning.
 pub(crate) fn diagnostic(text: impl AsRef<str>) {
     let _ = writeln!(std::io::stderr(), "{}", text.as_ref());
 }

@@ -88,9 +88,9 @@ impl Targets {
         Err(refusal)
     }
 
-    /// Opens what every node that answers has in its cache of the directory that the user spells `path`: the series of
-    /// `pattern`, or each series there is; at least one for each node, which may be without frames. Fails if no node
-    /// answers, or if none has the series of `pattern`.
+    /// Opens what every node that answers has in its cache of the directory that the user spells
+    /// `path`: the series of `pattern`, or each series there is; at least one for each node, which
+    /// may be without frames. Fails if no node answers, or if none has the series of `pattern`.
     pub(crate) fn open_cached(&self, path: &Path, pattern: Option<&str>) -> Result<Answers<Opened>> {
         let path = dataset_path(path)?;
         let mut without = None;
@@ -158,7 +158,8 @@ impl Targets {
 /// The flag that chooses one series of a directory.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Pattern {
-    /// Only the frames of this pattern, like frame-{n:07}.dcd, or `pieces` or `list` [default: all of the directory]
+    /// Only the frames of this pattern, like frame-{n:07}.dcd, or `pieces` or `list` [default: all
+    /// of the directory]
     #[arg(long, value_name = "PATTERN")]
     pattern: Option<String>,
 }
@@ -191,7 +192,8 @@ impl Opened {
     }
 }
 
-/// The dataset's path as daemons know it: absolute, spelled as the user does (links are kept), without `.` and `..`.
+/// The dataset's path as daemons know it: absolute, spelled as the user does (links are kept),
+/// without `.` and `..`.
 pub(crate) fn dataset_path(given: &Path) -> Result<PathBuf> {
     let within = |error| Error::io(format!("dataset {}", given.display()), error);
     let absolute = std::path::absolute(given).map_err(within)?;

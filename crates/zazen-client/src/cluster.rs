@@ -15,7 +15,7 @@ use zazen_frames::messages::{
     OpenDataset, Pin, Push, PushFate, PushMany, Pushed, PushedMany, Query, ReadMany, ReportBad, ScanBatch,
     ScanClose, ScanNext, ScanOpen, ScanOpened, Verified, Verify, frames_fn,
 };
-use zazen_frames::scan_record::{AskNotes, AskRecords, Records, ScanNotes, ScanRecord};
+use zazen_frames::scan_record::{AskNotes, AskReadNotes, AskRecords, Records, ScanNotes, ScanRecord};
 use zazen_wire::control::{Examine, NodeInfo, control_fn};
 use zazen_wire::{Message, service};
 
@@ -267,6 +267,12 @@ impl Remote {
     /// Why frames of a scan were not in the cache. A local daemon only.
     pub fn scan_notes(&mut self, scan: u32) -> Result<ScanNotes> {
         self.ask(frames_fn::SCAN_NOTES, &AskNotes { scan })
+    }
+
+    /// Why frames were not in the cache that this connection read by [`Remote::read_many`]. A local
+    /// daemon only.
+    pub fn read_notes(&mut self, handle: u32) -> Result<ScanNotes> {
+        self.ask(frames_fn::READ_NOTES, &AskReadNotes { handle })
     }
 
     /// Keeps a scan's record for `zazen explain`. A local daemon only.

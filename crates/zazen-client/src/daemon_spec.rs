@@ -57,8 +57,8 @@ pub(crate) fn check_same_version(before: Option<&Layout>, now: Option<&Layout>) 
             Some(number) => Err(Error::new(
                 ErrorKind::Stale,
                 format!(
-                    "frame {number} was the file {} when the dataset was opened, and is another now, because files came \
-                     or went; open it again",
+                    "frame {number} was the file {} when the dataset was opened, and is another now, because \
+                     files came or went; open it again",
                     before[number]
                 ),
             )),

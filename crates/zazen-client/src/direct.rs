@@ -92,7 +92,8 @@ impl DirectSpec {
                 if self.pattern.is_some() || !dataset::is_file_name(name) {
                     return Err(Error::new(
                         ErrorKind::InvalidArgument,
-                        "is a file; give the directory that holds the frames, or a trajectory file without a pattern",
+                        "is a file; give the directory that holds the frames, or a trajectory file without a \
+                         pattern",
                     ));
                 }
                 (self.path.parent().unwrap_or(&self.path).to_owned(), Some(name.to_owned()))

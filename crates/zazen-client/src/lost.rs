@@ -43,8 +43,8 @@ impl Retry {
 /// Warns, once per process and daemon, that the daemon stopped answering while `path` was read.
 pub(crate) fn warn_of_lost_daemon(spec: &DaemonSpec, path: &Path, error: &Error) {
     let text = format!(
-        "the Zazen {} of node {} stopped answering ({error}); {} is read from the backing store until it answers \
-         again. Results are the same, only slower; restart it with `zazend`",
+        "the Zazen {} of node {} stopped answering ({error}); {} is read from the backing store until it \
+         answers again. Results are the same, only slower; restart it with `zazend`",
         spec.target,
         spec.node,
         path.display()

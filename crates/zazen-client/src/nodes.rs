@@ -127,7 +127,8 @@ fn read_file(path: &Path) -> Result<String> {
     let config = |why: String| Error::new(ErrorKind::Config, format!("node file {}: {why}", path.display()));
     let found = std::fs::metadata(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => config(
-            "there is none; mend the path, write one host[:port] a line into it, or give host[:port],host[:port]"
+            "there is none; mend the path, write one host[:port] a line into it, or give \
+             host[:port],host[:port]"
                 .to_owned(),
         ),
         _ => config(error.to_string()),

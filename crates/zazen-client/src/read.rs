@@ -34,7 +34,7 @@ pub(crate) use job::Job;
 pub use ordered::OrderedReader;
 pub(crate) use outcome::Got;
 pub use places::{Place, PlaceReader};
-pub(crate) use record::{Facts, Recorder};
+pub(crate) use record::{Facts, Recorder, Taken};
 
 use access::LastFile;
 use buffer::Slice;
@@ -84,6 +84,8 @@ pub struct Frame {
     pub number: u64,
     /// How it came; `None`: straight from the backing store, without a daemon.
     pub delivery: Option<Delivery>,
+    /// Its copy in the cache had wrong bytes, and it was read again.
+    pub(crate) mended: bool,
     place: FrameFile,
     /// The file that [`Frame::path`] makes, if the frame has none of its own.
     own_file: OwnFile,
@@ -94,8 +96,8 @@ pub struct Frame {
 
 impl Frame {
     pub(crate) fn new(number: u64, got: Got, layout: Option<Arc<Layout>>) -> Frame {
-        let (delivery, place, buffer) = (got.delivery, got.place, got.buffer);
-        Frame { number, delivery, place, own_file: OwnFile::default(), layout, buffer }
+        let (delivery, mended, place, buffer) = (got.delivery, got.mended, got.place, got.buffer);
+        Frame { number, delivery, mended, place, own_file: OwnFile::default(), layout, buffer }
     }
 
     /// Absolute path of a file with exactly the frame's bytes: in the cache if cached, else on the

@@ -31,6 +31,8 @@ use zazen_wire::control::NodeInfo;
 /// How long a daemon that answers pings may take for a call (a listing of a large directory, a
 /// query) before it counts as dead.
 const CALL_TIMEOUT: Duration = Duration::from_secs(300);
+/// How long a daemon may take to say why frames were not cached.
+const NOTES_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a daemon may be silent before it is pinged, by default.
 const SILENCE: Duration = Duration::from_secs(10);
 /// Memory that is kept for frames without a file of their own, by an iteration over paths.
@@ -90,6 +92,8 @@ pub struct Dataset {
     begun: Option<Instant>,
     /// Why there is no daemon, if there is none.
     without: Absence,
+    /// What random access measures of itself, once something was read; `Some(None)`: nothing.
+    reads: Option<Option<Recorder>>,
 }
 
 pub use owners::{Holders, NO_OWNER};
@@ -130,6 +134,7 @@ impl Dataset {
             agreed: None,
             begun: None,
             without,
+            reads: None,
         };
         if dataset.local.is_none() {
             dataset.direct()?;
@@ -147,6 +152,7 @@ impl Dataset {
         drop(self.local.take());
         std::mem::forget(self.direct.take());
         std::mem::forget(self.near.take());
+        std::mem::forget(self.reads.take());
     }
 
     /// Absolute path as opened.
@@ -170,6 +176,12 @@ impl Dataset {
         self.opened.as_ref().and_then(Layout::blocks)
     }
 
+    /// The layout when it was opened, if it is of a version: the blocks of a file, a trajectory,
+    /// files by name.
+    pub(crate) fn opened_as(&self) -> Option<&Layout> {
+        self.opened.as_ref()
+    }
+
     /// How numbers map to files, if known.
     pub fn layout(&self) -> Option<&Layout> {
         match (&self.local, &self.direct) {
@@ -177,6 +189,20 @@ impl Dataset {
             (None, Some(direct)) => direct.layout(),
             (None, None) => None,
         }
+    }
+
+    /// The layout in words: "frame-{n:07}.dcd", "pieces of N files", "list of N files", "xtc
+    /// trajectory of N files", or the pattern of the blocks of a file; `None` if it is not known.
+    pub fn layout_in_words(&self) -> Option<String> {
+        self.layout().map(|layout| match layout {
+            Layout::Files(template) => template.to_string(),
+            Layout::Pieces(pieces) => format!("pieces of {} files", pieces.len()),
+            Layout::List(files) => format!("list of {} files", files.len()),
+            Layout::Trajectory(found) => {
+                format!("{} trajectory of {} files", found.format, found.files.len())
+            }
+            Layout::Blocks(blocks) => blocks.pattern(),
+        })
     }
 
     /// The trajectory files that hold the frames, if the dataset is made of such files.
@@ -356,7 +382,8 @@ impl Dataset {
         let scan = self.with_daemon(|local| Scan::begin(&local.spec, &set))?;
         let advised = self.advised();
         let mut access = self.access(Pool::new(options.memory_max), options.check)?;
-        access.record = Recorder::begin(self.facts(), began).map(Arc::new);
+        let agreed = self.agreed.take();
+        access.record = Recorder::begin(self.facts(agreed), began).map(Arc::new);
         FrameReader::start(access, scan, set, options, advised)
     }
 
@@ -373,8 +400,7 @@ impl Dataset {
     }
 
     /// What a scan's record begins with.
-    fn facts(&mut self) -> Facts {
-        let agreed = self.agreed.take();
+    fn facts(&self, agreed: Option<(Duration, u32, u32)>) -> Facts {
         let without = if self.lost.is_some() { Absence::NodeDead } else { self.without };
         let text = |path: &Path| path.to_string_lossy().into_owned();
         match &self.local {
@@ -471,9 +497,21 @@ impl Dataset {
 
 impl Drop for Dataset {
     fn drop(&mut self) {
-        if let Some(Local { remote, node, info, spec, mine }) = self.local.take()
-            && mine.is_mine()
-        {
+        let reads = self.reads.take().flatten();
+        let Some(Local { mut remote, node, info, spec, mine }) = self.local.take() else {
+            reads.iter().for_each(|reads| reads.finish_random(None, || None));
+            return;
+        };
+        if mine.is_mine() {
+            reads.iter().for_each(|reads| {
+                reads.finish_random(Some(&spec.target), || {
+                    // A daemon that hangs must not hold up the end of the program.
+                    remote.set_timeout(Some(NOTES_TIMEOUT));
+                    let notes = remote.read_notes(info.handle);
+                    remote.set_timeout(Some(CALL_TIMEOUT.max(spec.silence)));
+                    notes.ok()
+                });
+            });
             idle::keep(remote, node, info.handle, spec.silence);
         }
     }

@@ -4,20 +4,22 @@
 //! When the child first needs the dataset, it opens it again with the same arguments. The parent is
 //! not affected.
 
+use crate::daemon_spec::check_same_version;
 use crate::session::{Dataset, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use zazen_core::{Blocks, Error, ErrorKind, Result};
+use zazen_core::{Blocks, Error, ErrorKind, Layout, Result};
 use zazen_env::fork::PerProcess;
+use zazen_wire::codec::{Reader, Writer};
 
 /// An opened dataset, for any thread; threads take turns.
 pub struct SharedDataset {
     path: PathBuf,
     options: OpenOptions,
     has_daemon: bool,
-    /// The version of the file that was opened, if the dataset is the blocks of a file.
-    blocks: Option<Blocks>,
+    /// What was opened, if it is of a version: the blocks of a file, a trajectory, files by name.
+    opened_as: Option<Layout>,
     /// As [`Dataset::names`].
     names: Option<(u64, u64)>,
     closed: AtomicBool,
@@ -33,7 +35,7 @@ impl SharedDataset {
             path: dataset.path().to_path_buf(),
             options,
             has_daemon: dataset.has_daemon(),
-            blocks: dataset.blocks().cloned(),
+            opened_as: dataset.opened_as().cloned(),
             names: dataset.names(),
             closed: AtomicBool::new(false),
             opened: PerProcess::new(),
@@ -54,7 +56,7 @@ impl SharedDataset {
 
     /// The version of the file that was opened, if the dataset is the blocks of a file.
     pub fn blocks(&self) -> Option<&Blocks> {
-        self.blocks.as_ref()
+        self.opened_as.as_ref().and_then(Layout::blocks)
     }
 
     /// Whether a daemon answered when it was opened.
@@ -75,9 +77,7 @@ impl SharedDataset {
             Some(dataset) => dataset,
             fresh => {
                 let again = Dataset::open(&self.path, &self.options)?;
-                if let (Some(before), Some(now)) = (&self.blocks, again.blocks()) {
-                    before.check_version(&now.version)?;
-                }
+                check_same_version(self.opened_as.as_ref(), again.layout())?;
                 self.check_names(again.names())?;
                 fresh.insert(again)
             }
@@ -102,6 +102,22 @@ impl SharedDataset {
             self.options.pattern.as_deref().unwrap_or_default(),
         );
         Err(Error::new(ErrorKind::Stale, what))
+    }
+
+    /// What another process needs to know that it opens the same trajectory; `None` for other
+    /// datasets.
+    pub fn seen(&self) -> Option<Vec<u8>> {
+        let layout = self.opened_as.as_ref().filter(|layout| layout.trajectory().is_some())?;
+        let mut writer = Writer::new();
+        writer.layout(layout);
+        Some(writer.into_bytes())
+    }
+
+    /// Fails with `Stale` unless this is the trajectory of which another process has `seen`,
+    /// perhaps with more frames by now.
+    pub fn check_seen(&self, seen: &[u8]) -> Result<()> {
+        let before = Reader::new("what was seen of a trajectory", seen).layout()?;
+        check_same_version(Some(&before), self.opened_as.as_ref())
     }
 
     /// Closes the dataset in this process. Iterations over its frames continue. It may be closed

@@ -2,6 +2,7 @@
 
 use crate::cause::{Cause, CauseFound, NodeSeen, OWN_DAEMON, causes_of, merged};
 use crate::words::{quoted, rate, seconds, shown};
+use zazen_core::RelPath;
 use zazen_frames::scan_record::{Part, ScanRecord};
 
 /// A finding that takes less of the wall time is no verdict.
@@ -87,7 +88,7 @@ pub fn explain(mut job: Vec<ScanRecord>, nodes: &[NodeSeen], with: &str) -> Opti
     for (rank, record) in job.iter().enumerate() {
         let mut own = causes_of(record, &job, nodes);
         if rank == slowest {
-            share_out(&mut own, slow, store.left_ns);
+            share_out(&mut own, slow, store.left_ns.saturating_add(slow.spent(Part::Peer)));
         }
         causes.extend(own);
     }
@@ -96,6 +97,7 @@ pub fn explain(mut job: Vec<ScanRecord>, nodes: &[NodeSeen], with: &str) -> Opti
 
     let dataset = slow.dataset.clone();
     let (named, word) = (shown(&dataset), quoted(&dataset));
+    let blocks = blocks_of(slow);
     let mut findings: Vec<Finding> = causes
         .iter()
         .enumerate()
@@ -109,7 +111,12 @@ pub fn explain(mut job: Vec<ScanRecord>, nodes: &[NodeSeen], with: &str) -> Opti
                 seconds(wall_ns),
                 phrase(cause)
             ),
-            mend: mend(cause, &named, &word, with),
+            mend: match &blocks {
+                Some(blocks) if cause.cause == Cause::NeverPushed => format!(
+                    "zazen load {word} --pattern 'FILE{blocks}'{with}   # FILE: the file that was read; or read it twice"
+                ),
+                _ => mend(cause, &named, &word, with),
+            },
         })
         .collect();
     findings.extend(store.finding(slow, &named, &word, with));
@@ -137,6 +144,14 @@ pub fn explain(mut job: Vec<ScanRecord>, nodes: &[NodeSeen], with: &str) -> Opti
         remarks,
         ranks: job,
     })
+}
+
+/// What a pattern says of the blocks of files that were read, as `{n*1048576}`; `None` if frames
+/// were read.
+fn blocks_of(record: &ScanRecord) -> Option<String> {
+    let (_, series) = RelPath::stored(&record.series).ok()?.series_parts()?;
+    let is_blocks = series.strip_prefix("{n*")?.strip_suffix('}')?.bytes().all(|byte| byte.is_ascii_digit());
+    is_blocks.then_some(series)
 }
 
 /// Takes what a terminal would obey out of the texts that are shown. The dataset's path is needed

@@ -70,6 +70,18 @@ fn check(why: Absence, nodes: &[NodeSeen], cause: Cause, says: &[&str]) {
 }
 
 #[test]
+fn waits_for_other_nodes_are_waits_for_frames_and_blocks_of_files_are_loaded_by_a_pattern() {
+    let folder = zazen_core::RelPath::new("run1").unwrap();
+    let series = folder.series(&zazen_core::Series::Blocks(1 << 20)).unwrap();
+    let mut one = record(0, [0, 0, 1, 30, 10, 0, 1]);
+    (one.series, one.far_frames) = (series.to_string(), 40);
+    one.absent = vec![absent(Absence::NeverHere, RunSet::range(0, 39))];
+    let found = explain(vec![one], &nodes(1), "").unwrap();
+    assert!(found.verdict.contains("40.0 s of 42.0 s"), "{}", found.verdict);
+    assert!(found.mend.starts_with("zazen load /lustre/sim1 --pattern 'FILE{n*1048576}'"), "{}", found.mend);
+}
+
+#[test]
 fn each_absence_has_its_cause() {
     let all = nodes(4);
     check(
@@ -230,7 +242,9 @@ proptest! {
         let cost: u64 = found.findings.iter().filter(|finding| !matches!(finding.what, What::SlowRank(_) | What::Assign))
             .map(|finding| finding.cost_ns).sum();
         let slow = &found.ranks[found.slowest];
-        prop_assert!(cost <= slow.spent(Part::Backing) + slow.spent(Part::Daemon) + 10);
+        let waited: u64 =
+            [Part::Backing, Part::Peer, Part::Daemon].into_iter().map(|part| slow.spent(part)).sum();
+        prop_assert!(cost <= waited + 10);
         prop_assert!(found.findings.iter().all(|finding| finding.cost_ns <= found.wall_ns + 10));
         prop_assert!(found.all_local_ns <= found.wall_ns);
         prop_assert!(found.ranks[found.median].wall_ns <= slow.wall_ns);

@@ -34,8 +34,9 @@ pub fn may_without_asking(deed: Deed, who: &Pusher, dataset: &str) -> Result<boo
         Deed::Pin if !who.operator => Err(Error::new(
             ErrorKind::PermissionDenied,
             format!(
-                "dataset {dataset}: only root, the daemon's user and holders of the cluster key may pin, since all users \
-                 share the cache's room; ask whoever runs the daemon, user {} may only unpin its own datasets",
+                "dataset {dataset}: only root, the daemon's user and holders of the cluster key may pin, \
+                 since all users share the cache's room; ask whoever runs the daemon, user {} may only unpin \
+                 its own datasets",
                 who.who.uid
             ),
         )),

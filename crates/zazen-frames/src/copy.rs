@@ -299,8 +299,8 @@ pub fn extent_in(size: u64, source: &Source, number: u64, spelled: &str) -> Resu
         _ => Err(Error::new(
             ErrorKind::NotFound,
             format!(
-                "frame {number} of {spelled}: its file {} has {size} bytes, the frame should be {length} bytes at \
-                 {}; it is not written yet, or zazen.toml is wrong",
+                "frame {number} of {spelled}: its file {} has {size} bytes, the frame should be {length} \
+                 bytes at {}; it is not written yet, or zazen.toml is wrong",
                 source.path, source.offset
             ),
         )),
@@ -316,8 +316,8 @@ pub fn check_inline(length: u64, number: u64, spelled: &str) -> Result<()> {
     Err(Error::new(
         ErrorKind::NoSpace,
         format!(
-            "frame {number} of {spelled}: {length} bytes find no room in the cache and are beyond the limit of \
-             {INLINE_BYTES_MAX} for passing through; raise --budget or evict a dataset"
+            "frame {number} of {spelled}: {length} bytes find no room in the cache and are beyond the limit \
+             of {INLINE_BYTES_MAX} for passing through; raise --budget or evict a dataset"
         ),
     ))
 }

@@ -24,6 +24,8 @@ pub struct Ticket(pub u64);
 pub enum Outcome {
     /// The frame is in the cache now; so many bytes were read for it.
     Stored(u64),
+    /// The frame is in the cache now; another node gave its so many bytes.
+    Given(u64),
     /// The frame was in the cache when its turn came.
     Present,
     /// The cache has no room for it.
@@ -207,6 +209,7 @@ impl<K: Ord + Clone, W: Ord + Clone> Flights<K, W> {
             let is_same_user = self.asking.get(&joined).is_some_and(|asking| asking.who == flight.leader);
             let share = match result {
                 Ok(Outcome::Stored(_)) => Ok(Outcome::Present),
+                Ok(Outcome::Given(_)) => Ok(Outcome::Given(0)),
                 Err(_) if !is_same_user => {
                     on_their_own.push(joined);
                     continue;

@@ -49,7 +49,7 @@ pub enum Loaded {
 pub fn result_of(outcome: Outcome, node: &str) -> Result<Loaded> {
     let failed = |kind, what: String| Err(Error::new(kind, what));
     match outcome {
-        Outcome::Stored(bytes) => Ok(Loaded::Fetched(bytes)),
+        Outcome::Stored(bytes) | Outcome::Given(bytes) => Ok(Loaded::Fetched(bytes)),
         Outcome::Present => Ok(Loaded::Present),
         Outcome::NoRoom => {
             let what = "finds no room in the cache; raise --budget or evict a dataset";

@@ -55,6 +55,9 @@ pub mod frames_fn {
     pub const PUSH_MANY: u16 = 19;
     /// [`super::CloseDataset`] → (): the handle is not used any more; the connection is.
     pub const CLOSE: u16 = 20;
+    /// [`crate::scan_record::AskReadNotes`] → [`crate::scan_record::ScanNotes`]. Local callers
+    /// only.
+    pub const READ_NOTES: u16 = 21;
 }
 
 /// Frames that one [`PushMany`] may have.

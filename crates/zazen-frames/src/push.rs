@@ -401,8 +401,8 @@ impl Pace {
         Err(Error::new(
             ErrorKind::TimedOut,
             format!(
-                "{} bytes came in {} s, a push must bring {PACE_BYTES} in that time while it takes room from others; push \
-                 when the bytes are there",
+                "{} bytes came in {} s, a push must bring {PACE_BYTES} in that time while it takes room from \
+                 others; push when the bytes are there",
                 self.bytes,
                 PACE_NS / 1_000_000_000
             ),

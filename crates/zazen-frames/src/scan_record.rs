@@ -82,6 +82,18 @@ zazen_wire::messages! {
         store_rate: u64,
         /// The most that this daemon has measured.
         store_rate_best: u64,
+        /// What bringing frames took that other nodes gave, one after another, in nanoseconds.
+        peer_ns: u64,
+        /// The same of the other frames that were not in the cache.
+        store_ns: u64,
+    }
+
+    /// Asks why frames were not in the cache that this connection read by
+    /// [`crate::messages::ReadMany`]. The daemon then forgets it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    AskReadNotes {
+        /// From [`crate::messages::DatasetInfo`].
+        handle: u32,
     }
 
     /// What one rank measured of one scan.

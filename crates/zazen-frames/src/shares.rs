@@ -72,9 +72,9 @@ impl Unfinished {
             return Err(Error::new(
                 ErrorKind::NoSpace,
                 format!(
-                    "{bytes} bytes beside {others} that user {uid} is still sending are more than {max} bytes, a quarter of \
-                     the budget, which is what one user's unfinished pushes may take; send fewer at a time or cut the \
-                     frame into smaller ones"
+                    "{bytes} bytes beside {others} that user {uid} is still sending are more than {max} \
+                     bytes, a quarter of the budget, which is what one user's unfinished pushes may take; \
+                     send fewer at a time or cut the frame into smaller ones"
                 ),
             ));
         }

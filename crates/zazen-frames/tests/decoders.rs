@@ -88,6 +88,7 @@ fn check_all(bytes: &[u8]) {
         Listing,
         Absent,
         AskNotes,
+        AskReadNotes,
         ScanNotes,
         ScanRecord,
         AskRecords,

@@ -165,7 +165,14 @@ fn scan_record() -> ScanRecord {
 fn records_of_scans() {
     let record = scan_record();
     check("AskNotes", AskNotes { scan: 4 });
-    let notes = ScanNotes { absent: record.absent.clone(), store_rate: 5, store_rate_best: 50 };
+    check("AskReadNotes", AskReadNotes { handle: 5 });
+    let notes = ScanNotes {
+        absent: record.absent.clone(),
+        store_rate: 5,
+        store_rate_best: 50,
+        peer_ns: 6,
+        store_ns: 7,
+    };
     check("ScanNotes", notes);
     check("ScanRecord", record.clone());
     check("AskRecords", AskRecords { handle: 3 });

@@ -132,6 +132,7 @@ fn operations() -> Vec<Operation> {
             target: Vec::new(),
             open: None,
             exclusive: true,
+            copies: 0,
         })
     };
     let make = MakeDirectory { directory, name: name("d"), mode: 0o755 };

@@ -60,8 +60,10 @@ pub(crate) fn manifests() -> Vec<Vec<u8>> {
 pub(crate) fn configs() -> Vec<Vec<u8>> {
     texts(&[
         "cache = \"/ssd/zazen\"\nbacking = [\"/lustre\", \"/data=127.0.0.1:9100\"]\nbudget = \"800G\"\n",
-        "listen = \"0.0.0.0:7345\"\nkey = \"/etc/zazen/key\"\nreaders = 8\nvalidate = \"never\"\nfree_floor = \"5%\"\n",
-        "cache = \"/c\"\nbacking = [\"/b\"]\nreaders = \"auto\"\nconnections_max = 9\ndrain_seconds = 3\nexport = [\"/x\"]\n",
+        "listen = \"0.0.0.0:7345\"\nkey = \"/etc/zazen/key\"\nreaders = 8\nvalidate = \"never\"\nfree_floor = \
+         \"5%\"\n",
+        "cache = \"/c\"\nbacking = [\"/b\"]\nreaders = \"auto\"\nconnections_max = 9\ndrain_seconds = \
+         3\nexport = [\"/x\"]\n",
         "cache = \"/c\"\nbacking = [\"/b\"]\n[[plugin]]\npath = \"/p.so\"\nisolate = true\n",
     ])
 }

@@ -88,6 +88,7 @@ pub(crate) fn messages(input: &[u8]) {
         check::<GetBlock>,
         check::<GivenBlock>,
         check::<AskNotes>,
+        check::<AskReadNotes>,
         check::<ScanNotes>,
         check::<ScanRecord>,
         check::<AskRecords>,

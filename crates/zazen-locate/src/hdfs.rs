@@ -1,6 +1,7 @@
 //! HDFS, asked over WebHDFS (plain HTTP and JSON): where the blocks of files are.
 //!
-//! The name node answers for one file a call, so several threads ask. Bytes are never read here.
+//! The name node answers for one file a call, so several threads ask. `bytes.rs` reads and writes
+//! files.
 
 use crate::{Located, Locations, Locator, Replica};
 use serde::Deserialize;
@@ -10,6 +11,8 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
+
+mod bytes;
 
 /// The name node's web port, if the URL gives none.
 const WEB_PORT: u16 = 9870;
@@ -52,11 +55,19 @@ impl HdfsUrl {
     }
 }
 
+impl std::fmt::Display for HdfsUrl {
+    fn fmt(&self, into: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(into, "hdfs://{}{}", self.authority, self.path)
+    }
+}
+
 /// A name node, and the directory of a visualization in it.
 pub struct Hdfs {
     url: HdfsUrl,
     user: Option<String>,
     agent: ureq::Agent,
+    /// For bytes: no limit on the whole transfer, but one on each read.
+    data_agent: ureq::Agent,
 }
 
 #[derive(Deserialize)]
@@ -84,18 +95,41 @@ impl Hdfs {
     pub fn new(url: HdfsUrl, user: Option<String>) -> Hdfs {
         let config =
             ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).http_status_as_error(false).build();
-        Hdfs { url, user, agent: config.into() }
+        let data_config = ureq::Agent::config_builder()
+            .timeout_connect(Some(PATIENCE))
+            .timeout_per_read(Some(bytes::PATIENCE))
+            .timeout_per_write(Some(bytes::PATIENCE))
+            .http_status_as_error(false)
+            .build();
+        Hdfs { url, user, agent: config.into(), data_agent: data_config.into() }
+    }
+
+    /// The user that `$HADOOP_USER_NAME` names, as Hadoop's own clients do.
+    pub fn of_environment(url: HdfsUrl) -> Hdfs {
+        Hdfs::new(url, std::env::var("HADOOP_USER_NAME").ok().filter(|user| !user.is_empty()))
+    }
+
+    /// What the name node is asked about `file`, a path beneath the directory or an absolute one.
+    fn address(&self, file: &str, operation: &str) -> String {
+        let path = escaped(&self.path_of(file));
+        let user = self.user.as_ref().map(|user| format!("&user.name={}", escaped(user))).unwrap_or_default();
+        format!("http://{}/webhdfs/v1{path}?op={operation}{user}", self.url.authority)
+    }
+
+    fn path_of(&self, file: &str) -> String {
+        match file.starts_with('/') {
+            true => file.to_owned(),
+            false => format!("{}/{file}", self.url.path.trim_end_matches('/')),
+        }
     }
 
     /// The blocks of a file; `None` if there is no such file.
     fn blocks(&self, file: &str) -> Result<Option<Vec<Block>>> {
         let failed = |why: String| {
-            let place = format!("name node {}, file {}/{file}", self.url.authority, self.url.path);
+            let place = format!("name node {}, file {}", self.url.authority, self.path_of(file));
             Error::new(ErrorKind::Unavailable, format!("{place}: {why}"))
         };
-        let path = escaped(&format!("{}/{file}", self.url.path));
-        let user = self.user.as_ref().map(|user| format!("&user.name={}", escaped(user))).unwrap_or_default();
-        let url = format!("http://{}/webhdfs/v1{path}?op=GETFILEBLOCKLOCATIONS{user}", self.url.authority);
+        let url = self.address(file, "GETFILEBLOCKLOCATIONS");
         let mut reply = self.agent.get(&url).call().map_err(|error| failed(error.to_string()))?;
         let status = reply.status().as_u16();
         let body = reply.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string();
@@ -135,39 +169,31 @@ impl Locator for Hdfs {
     }
 
     fn locate(&mut self, files: &[String]) -> Result<Locations> {
-        let next = AtomicUsize::new(0);
-        let found = Mutex::new(vec![None; files.len()]);
-        let first_error = Mutex::new(None);
-        std::thread::scope(|scope| {
-            for _ in 0..AT_ONCE.min(files.len()) {
-                scope.spawn(|| {
-                    while let Some((at, file)) =
-                        Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|at| Some((at, files.get(at)?)))
-                    {
-                        match self.located(file) {
-                            Ok(located) => {
-                                found.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(located);
-                            }
-                            Err(error) => {
-                                first_error
-                                    .lock()
-                                    .unwrap_or_else(PoisonError::into_inner)
-                                    .get_or_insert(error);
-                                return;
-                            }
-                        }
-                    }
-                });
+        let found = each(files.len(), AT_ONCE, &|at| self.located(&files[at]))?;
+        Ok(Locations { files: found, silent: Vec::new() })
+    }
+}
+
+/// `work` for each of `count` items, on up to `threads` threads; fails as the first that failed.
+fn each<T: Send>(count: usize, threads: usize, work: &(dyn Fn(usize) -> Result<T> + Sync)) -> Result<Vec<T>> {
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<Option<T>>> = Mutex::new((0..count).map(|_| None).collect());
+    let first_error = Mutex::new(None);
+    let run = || {
+        while let Some(at) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < count) {
+            match work(at) {
+                Ok(value) => done.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(value),
+                Err(error) => {
+                    next.store(count, Ordering::Relaxed);
+                    first_error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                }
             }
-        });
-        if let Some(error) = first_error.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            return Err(error);
         }
-        let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Ok(Locations {
-            files: found.into_iter().map(Option::unwrap_or_default).collect(),
-            silent: Vec::new(),
-        })
+    };
+    std::thread::scope(|scope| (0..threads.min(count)).for_each(|_| drop(scope.spawn(run))));
+    match first_error.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(error),
+        None => Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect()),
     }
 }
 

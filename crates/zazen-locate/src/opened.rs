@@ -1,5 +1,6 @@
 //! An index file and its time steps, from the disk.
 
+use crate::{Hdfs, HdfsUrl};
 use std::path::{Path, PathBuf};
 use zazen_backing::trajectory::{Finder, Indexes};
 use zazen_backing::{DirectoryBacking, dataset};
@@ -16,13 +17,22 @@ pub struct OpenedIndex {
     pub index: Index,
     /// Where the files are.
     pub place: Place,
+    /// The index files, relative to the index's directory, or absolute; the index first.
+    pub index_files: Vec<String>,
+    /// If the index is in HDFS: its name node and the directory of `place`.
+    pub hdfs: Option<HdfsUrl>,
 }
 
 /// Opens the index file `path`, or the files that a pattern in `path` names:
 /// `/lustre/ocean/step{t}/block{b}.vtu`.
 ///
+/// `hdfs://HOST[:WEB PORT]/ocean/ts.vtm.series` is an index in HDFS.
+///
 /// A link in the path is kept: data files lie where the user's path leads.
 pub fn open_index(path: &Path) -> Result<OpenedIndex> {
+    if let Some(url) = path.to_str().filter(|text| text.starts_with("hdfs://")) {
+        return in_hdfs(&HdfsUrl::parse(url)?);
+    }
     let shown = path.display().to_string();
     let absolute = std::path::absolute(path).map_err(|error| Error::io(shown.clone(), error))?;
     let text = absolute
@@ -34,10 +44,32 @@ pub fn open_index(path: &Path) -> Result<OpenedIndex> {
     let (directory, name) = text.rsplit_once('/').unwrap_or(("", text));
     let directory = if directory.is_empty() { "/" } else { directory };
     let folder = PathBuf::from(directory);
-    let index = read_index(name, &mut |file| read(&folder.join(file)))
-        .map_err(|error| error.within(format!("in {directory}")))?;
+    opened(directory, name, &mut |file| read(&folder.join(file)), None)
+}
+
+fn in_hdfs(url: &HdfsUrl) -> Result<OpenedIndex> {
+    let (directory, name) = url.path.rsplit_once('/').unwrap_or(("", &url.path));
+    let directory = if directory.is_empty() { "/" } else { directory };
+    let beneath = HdfsUrl { authority: url.authority.clone(), path: directory.to_owned() };
+    let hdfs = Hdfs::of_environment(beneath.clone());
+    opened(directory, name, &mut |file| hdfs.read(file, INDEX_BYTES_MAX), Some(beneath))
+}
+
+fn opened(
+    directory: &str,
+    name: &str,
+    read: &mut dyn FnMut(&str) -> Result<Vec<u8>>,
+    hdfs: Option<HdfsUrl>,
+) -> Result<OpenedIndex> {
+    let mut index_files = Vec::new();
+    let mut noted = |file: &str| {
+        index_files.push(file.to_owned());
+        read(file)
+    };
+    let index = read_index(name, &mut noted).map_err(|error| error.within(format!("in {directory}")))?;
     let place = place(directory, &index.files());
-    Ok(OpenedIndex { index, place })
+    let hdfs = hdfs.map(|url| HdfsUrl { path: place.directory.clone(), ..url });
+    Ok(OpenedIndex { index, place, index_files, hdfs })
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
@@ -69,7 +101,7 @@ fn by_pattern(text: &str, brace: usize) -> Result<OpenedIndex> {
         };
         let time = step as f64;
         if steps.last().is_none_or(|last| last.time != time) {
-            steps.push(Step { time, files: Vec::new(), tree: Tree::Empty, trouble: None });
+            steps.push(Step::new(time, Vec::new(), Tree::Empty));
         }
         let Some(last) = steps.last_mut() else { continue };
         let leaf = Tree::File(last.files.len());
@@ -85,5 +117,5 @@ fn by_pattern(text: &str, brace: usize) -> Result<OpenedIndex> {
     }
     let index = Index { steps };
     let place = Place { directory: directory.to_owned(), steps: index.files(), template: Some(template) };
-    Ok(OpenedIndex { index, place })
+    Ok(OpenedIndex { index, place, index_files: Vec::new(), hdfs: None })
 }

@@ -50,6 +50,37 @@ fn a_file_of_several_blocks_is_weighted_by_its_bytes() {
 }
 
 #[test]
+fn a_data_node_that_fails_is_left_out_and_another_asked() {
+    let fake = FakeWebHdfs::start(&[]);
+    let hdfs = Hdfs::new(fake.url("/o"), None);
+    let mut file = tempfile::tempfile().unwrap();
+    std::io::Write::write_all(&mut file, b"what an earlier try left").unwrap();
+    // The name node names 127.0.0.1, where nobody listens, until it is told to leave that out.
+    assert_eq!(hdfs.fetch("two/a.vtu", 5, &mut file).unwrap(), 5);
+    std::io::Seek::rewind(&mut file).unwrap();
+    assert_eq!(std::io::read_to_string(&file).unwrap(), "bytes");
+    assert!(fake.asked().iter().any(|line| line.contains("excludedatanodes=127.0.0.1")));
+    assert_eq!(hdfs.read("two/a.vtu", 5).unwrap(), b"bytes");
+    let short = hdfs.read("two/a.vtu", 4).unwrap_err();
+    assert!(short.to_string().contains("more than 4 bytes"), "{short}");
+    let cut = hdfs.fetch("two/a.vtu", 6, &mut file).unwrap_err();
+    assert!(cut.to_string().contains("gave 5 bytes of 6"), "{cut}");
+    assert_eq!(hdfs.fetch("gone.vtu", 5, &mut file).unwrap_err().kind(), ErrorKind::NotFound);
+    let none = hdfs.fetch("broken/status", 5, &mut file).unwrap_err();
+    assert!(none.to_string().contains("name node") && none.to_string().contains("status 500"), "{none}");
+}
+
+#[test]
+fn an_index_in_hdfs_names_files_in_hdfs() {
+    let fake = FakeWebHdfs::start(&[]);
+    let index = fake.url("/two/index.csv");
+    let opened = open_index(std::path::Path::new(&index.to_string())).unwrap();
+    assert_eq!(opened.place.steps, [vec!["a.vtu"]]);
+    assert_eq!(opened.hdfs.unwrap().to_string(), fake.url("/two").to_string());
+    assert_eq!(opened.index_files, ["index.csv"]);
+}
+
+#[test]
 fn a_name_node_that_fails_is_named() {
     let fake = FakeWebHdfs::start(&[]);
     for (path, words) in

@@ -62,6 +62,7 @@ fn measure(ns: &Namespace, directory: &str, count: usize) -> Done {
                 target: Vec::new(),
                 open: None,
                 exclusive: true,
+                copies: 0,
             })
         };
         ns.ask_many(None, part.iter().map(create).collect()).into_iter().collect::<Result<Vec<_>, _>>()?;

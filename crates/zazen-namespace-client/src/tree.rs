@@ -188,6 +188,7 @@ impl Namespace {
             target: Vec::new(),
             open: Some(open),
             exclusive,
+            copies: 0,
         };
         self.opened(self.ask(who, Operation::Create(create))?)
     }
@@ -205,7 +206,8 @@ impl Namespace {
     ) -> Result<Found> {
         let target = Vec::new();
         let name = name.clone();
-        let create = Create { directory, name, kind, mode, device, target, open: None, exclusive: true };
+        let create =
+            Create { directory, name, kind, mode, device, target, open: None, exclusive: true, copies: 0 };
         self.entry(who, Operation::Create(create))
     }
 
@@ -220,6 +222,7 @@ impl Namespace {
             target: target.to_vec(),
             open: None,
             exclusive: true,
+            copies: 0,
         };
         self.entry(who, Operation::Create(create))
     }
@@ -232,8 +235,9 @@ impl Namespace {
         names: &[Name],
         mode: u32,
     ) -> Result<Vec<Result<InodeId>>> {
-        let many =
-            |names: &[Name]| Operation::CreateMany(CreateMany { directory, names: names.to_vec(), mode });
+        let many = |names: &[Name]| {
+            Operation::CreateMany(CreateMany { directory, names: names.to_vec(), mode, copies: 0 })
+        };
         let mut all = Vec::with_capacity(names.len());
         for names in names.chunks(MANY_MAX) {
             match self.ask(who, many(names))?.answer {

@@ -1,7 +1,7 @@
 //! Copies of files on other nodes: made some time after a file was closed, read when its holder is
 //! away, and made anew when a node is lost.
 //!
-//! How many nodes shall have a file is the file's attribute [`WANTED`]. A new file gets it from the
+//! How many nodes shall have a file is the file's attribute [`COPIES_WANTED`]. A new file gets it from the
 //! nearest directory above that has it. The metadata says which nodes have a copy of the file as it
 //! is; a commit of other bytes ends that.
 
@@ -11,17 +11,16 @@ use crate::handles::lock;
 use crate::node::NamespaceNode;
 use crate::objects::{self, Act, Object, ObjectName};
 use crate::route::root;
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use zazen_core::fnv::mixed;
-use zazen_namespace::operation::{Answer, Copied, GetXattr, Inode, Operation, SetXattr, TakeOver};
+use zazen_namespace::operation::{Answer, COPIES_WANTED, Copied, GetXattr, Inode, Operation, TakeOver};
 use zazen_namespace::service::{CHUNK_BYTES_MAX, ObjectCall, namespace_fn};
 use zazen_namespace::{Attributes, Errno, InodeId, Name, NodeNo};
 use zazen_wire::checksum::FrameDigest;
 use zazen_wire::codec::{Reader, Writer};
 
-/// The extended attribute that says how many nodes shall have a file: a number from 1 on.
-pub(crate) const WANTED: &[u8] = b"user.zazen.copies";
 /// The most nodes that have a file.
 const WANTED_MAX: u8 = 8;
 /// The copy begins.
@@ -36,6 +35,10 @@ const DEPTH_MAX: usize = 4096;
 const SPARE_BYTES: u64 = 256 << 20;
 /// A copy that comes in is synced whenever so many bytes more came.
 const SYNC_BYTES: u64 = 64 << 20;
+/// How long a copy waits for the one before it to become the holder's place.
+const TURN_OF_COPY: Duration = Duration::from_secs(10);
+/// How long lost files are dealt with at a time.
+const REPAIR_TURN: Duration = Duration::from_millis(200);
 /// How long a node may take to end a copy, and how many bytes more a second it must deal with.
 const END: Duration = Duration::from_secs(30);
 const END_BYTES_PER_S: u64 = 32 << 20;
@@ -47,7 +50,7 @@ pub(crate) fn parse(value: &[u8]) -> Option<u8> {
 }
 
 fn get(id: InodeId) -> Option<Operation> {
-    Name::new(WANTED).ok().map(|name| Operation::GetXattr(GetXattr { id, name }))
+    Name::new(COPIES_WANTED).ok().map(|name| Operation::GetXattr(GetXattr { id, name }))
 }
 
 impl NamespaceNode {
@@ -81,29 +84,13 @@ impl NamespaceNode {
         Ok(wanted)
     }
 
-    /// Gives new files the wish of their directory.
-    pub(crate) fn mark_copies(&self, directory: InodeId, files: &[InodeId]) {
-        if files.is_empty() {
-            return;
-        }
-        let wanted = match self.wanted_in(directory) {
-            Ok(1) => return,
-            Ok(wanted) => wanted,
-            Err(errno) => {
-                tracing::warn!("namespace: how many copies new files of inode {directory} get: {errno}");
-                return;
-            }
-        };
-        let set = |id: &InodeId| {
-            let name = Name::new(WANTED).ok()?;
-            let value = Some(wanted.to_string().into_bytes());
-            let set = SetXattr { id: *id, name, value, create: false, replace: false };
-            Some((root(), Operation::SetXattr(set)))
-        };
-        for (id, answer) in files.iter().zip(self.route(files.iter().filter_map(set).collect())) {
-            if answer != Answer::Done {
-                tracing::warn!("namespace: inode {id} will have no copy: {answer:?}");
-            }
+    /// What a new file of the directory shall say of how many nodes shall have it; 0 for nothing.
+    pub(crate) fn wanted_of_new(&self, directory: InodeId) -> Result<u8, Errno> {
+        match self.wanted_in(directory) {
+            Ok(wanted) => Ok(if wanted > 1 { wanted } else { 0 }),
+            // The directory is gone, or is none: making a file there says so.
+            Err(Errno::ESTALE | Errno::ENOENT | Errno::ENOTDIR) => Ok(0),
+            Err(errno) => Err(errno),
         }
     }
 
@@ -323,49 +310,88 @@ impl NamespaceNode {
             || since.is_some_and(|since| since.elapsed() >= self.told.repair_after)
     }
 
-    /// Notes which nodes are down. Whether another one counts as lost since the last look.
-    pub(crate) fn look_for_lost(&self) -> bool {
+    /// Notes which nodes are down, and gives those that have been down for so long that their files
+    /// are to be dealt with.
+    fn lost_nodes(&self) -> BTreeSet<NodeNo> {
         let map = self.map();
-        let lost = |down: &std::collections::BTreeMap<NodeNo, Instant>, ago: Duration| {
-            down.values().filter(|since| since.elapsed() >= self.told.repair_after + ago).count()
-        };
         let mut down = lock(&self.waiting.down);
         down.retain(|node, _| map.nodes.iter().any(|known| known.node == *node && !known.up));
         for node in map.nodes.iter().filter(|node| !node.up) {
             down.entry(node.node).or_insert_with(Instant::now);
         }
-        // Looks are seconds apart; a folder that is looked at twice does no harm.
-        lost(&down, Duration::ZERO) > lost(&down, Duration::from_secs(5))
+        let is_late = |since: &Instant| since.elapsed() >= self.told.repair_after;
+        down.iter().filter(|(_, since)| is_late(since)).map(|(node, _)| *node).collect()
     }
 
-    /// Deals with the objects of one folder that lost nodes held or had copies of. Whether there are
-    /// more folders.
-    pub(crate) fn repair_folder(&self, folder: u64) -> bool {
-        let Some(names) = self.objects.folder(folder) else { return false };
-        let Ok((me, _)) = self.identity() else { return true };
-        let ids: Vec<InodeId> = names.iter().map(|name| name.id).collect();
-        for (name, found) in names.iter().zip(self.attributes_of(&ids)) {
-            let Ok(Some(Attributes { place: Some(place), .. })) = found else { continue };
-            if place.generation != name.generation {
-                continue;
-            }
-            let first = place.copies.iter().find(|node| !self.is_lost(**node));
-            if place.holder == me {
-                if place.copies.iter().any(|node| self.is_lost(*node)) {
-                    self.waiting.copies.note(*name, Duration::ZERO);
-                }
-            } else if self.is_lost(place.holder) && first == Some(&me) {
-                let take = TakeOver { id: name.id, generation: name.generation, idle: false };
-                let _turn = self.turn(name.id);
-                match self.route_one(root(), Operation::TakeOver(take)) {
-                    Ok(_) => self.waiting.copies.note(*name, Duration::ZERO),
-                    Err(errno) => {
-                        tracing::info!("namespace: inode {} stays with a lost node: {errno}", name.id)
-                    }
-                }
+    /// Deals with objects that lost nodes held or had copies of, for a while.
+    pub(crate) fn repair_some(&self) {
+        let lost = self.lost_nodes();
+        let until = Instant::now() + REPAIR_TURN;
+        while Instant::now() < until && !self.stopping.load(Ordering::Relaxed) {
+            let folder = lock(&self.waiting.repairs).folder(Instant::now(), &lost);
+            let Some(folder) = folder else { return };
+            let left = self.repair_folder(folder);
+            let is_last = folder + 1 >= objects::FOLDERS;
+            let ended = lock(&self.waiting.repairs).looked(Instant::now(), left, is_last);
+            match ended {
+                Some((nodes, 0)) => tracing::info!(
+                    "namespace: all files of this node that nodes {nodes:?} had are dealt with"
+                ),
+                Some((nodes, left)) => tracing::warn!(
+                    "namespace: {left} files that the lost nodes {nodes:?} had wait for another try"
+                ),
+                None => {}
             }
         }
-        folder + 1 < objects::FOLDERS
+    }
+
+    /// Deals with the objects of one folder that lost nodes held or had copies of. How many of them
+    /// could not be dealt with yet.
+    fn repair_folder(&self, folder: u64) -> usize {
+        let Some(names) = self.objects.folder(folder) else { return 1 };
+        let Ok((me, _)) = self.identity() else { return 1 };
+        let ids: Vec<InodeId> = names.iter().map(|name| name.id).collect();
+        let found = names.iter().zip(self.attributes_of(&ids));
+        found.filter(|(name, found)| !self.repair_one(me, **name, found)).count()
+    }
+
+    /// Whether nothing is left to do about an object.
+    fn repair_one(&self, me: NodeNo, name: ObjectName, found: &Result<Option<Attributes>, Errno>) -> bool {
+        let place = match found {
+            Ok(Some(Attributes { place: Some(place), .. })) if place.generation == name.generation => place,
+            Ok(_) => return true,
+            Err(_) => return false,
+        };
+        if place.holder == me {
+            let lacks = place.copies.iter().any(|node| self.is_lost(*node));
+            return !lacks || self.waiting.copies.note(name, Duration::ZERO);
+        }
+        if !self.is_lost(place.holder) {
+            return true;
+        }
+        let left = place.copies.iter().filter(|node| !self.is_lost(**node));
+        let Some(turn) = left.clone().position(|node| *node == me) else { return true };
+        // The first of them may lack its copy, or be away: then it is the next one's turn.
+        let since = lock(&self.waiting.down).get(&place.holder).copied();
+        let waits = self.told.repair_after + TURN_OF_COPY * u32::try_from(turn).unwrap_or(u32::MAX);
+        if since.is_none_or(|since| since.elapsed() < waits) || !self.waiting.copies.has_room() {
+            return false;
+        }
+        let _turn = self.turn(name.id);
+        if let Err(errno) = self.objects.open(name) {
+            tracing::warn!("namespace: the copy of inode {} is not here any more: {errno}", name.id);
+            return true;
+        }
+        let take = TakeOver { id: name.id, generation: name.generation, idle: false };
+        match self.route_one(root(), Operation::TakeOver(take)) {
+            Ok(_) => self.waiting.copies.note(name, Duration::ZERO),
+            // It was removed, or rewritten, or another copy became the holder.
+            Err(Errno::ESTALE) => true,
+            Err(errno) => {
+                tracing::info!("namespace: inode {} stays with a lost node for now: {errno}", name.id);
+                false
+            }
+        }
     }
 }
 

@@ -2,7 +2,9 @@
 //!
 //! Whoever brings an event runs the engine in its own thread, under one lock, and appends to the
 //! log there too; so a request that needs no sync and no other node costs no change of threads.
-//! Syncs and whole files are the disk thread's work, in order. A timer thread brings the time.
+//! Syncs and whole files are the disk threads' work: snapshots of partitions are one thread's, in
+//! order, all else is the other's, in order. Snapshots take seconds, and a steward that is silent so
+//! long loses its leases. A timer thread brings the time.
 
 use crate::engine::{Action, DiskAction, Engine, Event};
 use crate::folder::replace;
@@ -20,6 +22,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 use zazen_core::{Error, Result};
+use zazen_namespace::node;
 use zazen_namespace::operation::{Answer, Request, Response};
 use zazen_namespace::{Epoch, Errno, InodeId};
 
@@ -36,7 +39,7 @@ pub(crate) struct Driver {
     waiting: Mutex<HashMap<u64, (Arc<Batch>, usize)>>,
     next_token: AtomicU64,
     started: Duration,
-    disk: Mutex<Option<Sender<Job>>>,
+    disk: Mutex<Option<Disk>>,
     /// Which engine it is: what was asked for by an earlier one does not count.
     turn: AtomicU64,
     files: Files,
@@ -68,7 +71,26 @@ struct Files {
     reserve: Arc<Reserve>,
 }
 
-/// What the disk thread does.
+/// The disk threads' work.
+struct Disk {
+    snapshots: Sender<Job>,
+    others: Sender<Job>,
+}
+
+impl Disk {
+    fn of(&self, action: &DiskAction) -> &Sender<Job> {
+        let (DiskAction::Append { file, .. }
+        | DiskAction::Sync { file, .. }
+        | DiskAction::Put { file, .. }
+        | DiskAction::Remove { file }) = action;
+        match node::File::named(file) {
+            Some(node::File::Snapshot(_) | node::File::Damaged(_)) => &self.snapshots,
+            _ => &self.others,
+        }
+    }
+}
+
+/// What a disk thread does.
 enum Job {
     /// For which engine, and what.
     Act(u64, DiskAction),
@@ -102,13 +124,14 @@ impl Driver {
         links: Arc<Links>,
         reserve: Arc<Reserve>,
     ) -> Result<Arc<Driver>> {
-        let (to_disk, disk) = channel();
+        let (snapshots, of_snapshots) = channel();
+        let (others, of_others) = channel();
         let driver = Arc::new(Driver {
             engine: Mutex::new(engine),
             waiting: Mutex::default(),
             next_token: AtomicU64::new(1),
             started: since_boot(),
-            disk: Mutex::new(Some(to_disk)),
+            disk: Mutex::new(Some(Disk { snapshots, others })),
             turn: AtomicU64::new(0),
             files: Files { folder, segments: Mutex::default(), reserve },
             bytes,
@@ -121,8 +144,10 @@ impl Driver {
             let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
             thread.map(drop).map_err(|error| Error::io(format!("start thread {name}"), error))
         };
-        let of_disk = Arc::downgrade(&driver);
-        spawn("ns-disk", Box::new(move || run_disk(&of_disk, &disk)))?;
+        for (name, jobs) in [("ns-disk", of_others), ("ns-snapshot", of_snapshots)] {
+            let of_disk = Arc::downgrade(&driver);
+            spawn(name, Box::new(move || run_disk(&of_disk, &jobs)))?;
+        }
         let of_timer = Arc::downgrade(&driver);
         spawn("ns-timer", Box::new(move || run_timer(&of_timer)))?;
         Ok(driver)
@@ -192,9 +217,11 @@ impl Driver {
     pub(crate) fn settle(&self) {
         let (done, wait) = channel();
         if let Some(disk) = &*lock(&self.disk) {
-            disk.send(Job::Barrier(done)).ok();
+            disk.snapshots.send(Job::Barrier(done.clone())).ok();
+            disk.others.send(Job::Barrier(done)).ok();
         }
-        wait.recv().ok();
+        // Both, or none while the threads end.
+        while wait.recv().is_ok() {}
     }
 
     /// Whether the disk is so full that nothing new may be made.
@@ -275,7 +302,8 @@ impl Driver {
             }
             Action::Disk(other) => {
                 if let Some(disk) = &*lock(&self.disk) {
-                    disk.send(Job::Act(self.turn.load(Ordering::Relaxed), other)).ok();
+                    let job = disk.of(&other);
+                    job.send(Job::Act(self.turn.load(Ordering::Relaxed), other)).ok();
                 }
             }
             Action::Broken(why) => {

@@ -27,6 +27,8 @@ const FOLDER: Duration = Duration::from_secs(590);
 const CHECKED_BYTES_MAX: u64 = 4 << 20;
 /// A check at an open counts for so long.
 const CHECKED_FOR: Duration = Duration::from_secs(600);
+/// While fewer objects wait for checksums, those that were here when the daemon began are noted.
+const NOTED_MAX: usize = 1024;
 /// Checks at opens that are remembered.
 const CHECKED_MAX: usize = 1 << 16;
 
@@ -63,8 +65,8 @@ fn run(node: &Weak<NamespaceNode>) {
     let mut space_at = Instant::now();
     let mut folder_at = Instant::now() + FOLDER;
     let mut folder = 0;
-    let mut repair_at = None;
     let mut lived = None;
+    let mut begun_with = Some(0);
     loop {
         let Some(node) = node.upgrade() else { return };
         if node.stopping.load(Ordering::Relaxed) {
@@ -83,15 +85,13 @@ fn run(node: &Weak<NamespaceNode>) {
             }
             if space_at <= Instant::now() {
                 node.look_for_space();
-                if node.look_for_lost() {
-                    repair_at = Some(0);
-                }
                 space_at = Instant::now() + SPACE;
             }
-            node.choose_place();
-            if let Some(at) = repair_at {
-                repair_at = node.repair_folder(at).then_some(at + 1);
+            if let Some(at) = begun_with.filter(|_| node.waiting.seals.len() < NOTED_MAX) {
+                begun_with = node.note_folder(at);
             }
+            node.choose_place();
+            node.repair_some();
             if folder_at <= Instant::now() {
                 folder = node.look_at_folder(folder);
                 folder_at = Instant::now() + FOLDER;
@@ -103,6 +103,14 @@ fn run(node: &Weak<NamespaceNode>) {
 }
 
 impl NamespaceNode {
+    /// Notes the objects of a folder, as if they had just been written: what an earlier life of the
+    /// daemon knew of files that lack checksums or copies is lost. The next folder.
+    fn note_folder(&self, folder: u64) -> Option<u64> {
+        let names = self.objects.folder(folder)?;
+        let has_room = names.into_iter().all(|name| self.waiting.seals.note(name, Duration::ZERO));
+        Some(if has_room { folder + 1 } else { folder })
+    }
+
     /// Seals those that nobody has open for writing.
     fn seal_all(&self, names: &[ObjectName]) {
         let Ok((me, _)) = self.identity() else { return };

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use zazen_call::Caller;
 use zazen_core::Credentials;
 use zazen_namespace::operation::{
-    Answer, At, Entry, Grant, Lock, LockWanted, Mode, Open, Operation, Release,
+    Answer, At, COPIES_WANTED, Entry, Grant, Lock, LockWanted, Mode, Open, Operation, Release,
 };
 use zazen_namespace::service::{Answered, Ask};
 use zazen_namespace::{Attributes, Errno, Incarnation, InodeId, Kind, NodeNo};
@@ -49,8 +49,8 @@ struct Asked {
     leads: bool,
     /// When the call came.
     since_ns: i64,
-    /// What it means for copies of files.
-    copies: Option<OfCopies>,
+    /// The inode of which it sets how many nodes shall have it.
+    wishes: Option<InodeId>,
     /// What bounds what it makes.
     quotas: Vec<Of>,
     /// The directory that it looks into.
@@ -64,14 +64,6 @@ struct Vetted {
     operation: Operation,
     leads: bool,
     quotas: Vec<Of>,
-}
-
-/// What an operation means for copies of files.
-enum OfCopies {
-    /// It makes files in this directory.
-    In(InodeId),
-    /// It sets how many this inode wants.
-    Of(InodeId),
 }
 
 /// The inodes that an operation names by their numbers.
@@ -209,14 +201,14 @@ impl NamespaceNode {
                         _ => None,
                     };
                     let (credentials_of, mode) = (credentials.clone(), mode_of(&operation));
-                    let (copies, directory) = (copies_of(&operation), directory_of(&operation));
+                    let (wishes, directory) = (wishes_of(&operation), directory_of(&operation));
                     kept.push(Asked {
                         credentials: credentials_of,
                         mode,
                         lock,
                         leads,
                         since_ns,
-                        copies,
+                        wishes,
                         quotas,
                         directory,
                     });
@@ -291,7 +283,7 @@ impl NamespaceNode {
             | Operation::Copied(_)
             | Operation::TakeOver(_) => return Err(Errno::EPERM),
             Operation::SetXattr(set)
-                if set.name.as_bytes() == copies::WANTED
+                if set.name.as_bytes() == COPIES_WANTED
                     && set.value.as_deref().is_some_and(|value| copies::parse(value).is_none()) =>
             {
                 return Err(Errno::EINVAL);
@@ -331,6 +323,14 @@ impl NamespaceNode {
             && (!vouches || credentials.uid != asked_as)
         {
             self.vet_link(&credentials, link.id)?;
+        }
+        // The wish is part of the operation: a file is never made without it.
+        match &mut operation {
+            Operation::Create(create) if create.kind == Kind::File => {
+                create.copies = self.wanted_of_new(create.directory)?;
+            }
+            Operation::CreateMany(many) => many.copies = self.wanted_of_new(many.directory)?,
+            _ => {}
         }
         let quotas = self.vet_quotas(&credentials, &operation)?;
         Ok(Vetted { credentials, operation, leads, quotas })
@@ -405,10 +405,8 @@ impl NamespaceNode {
         if let Some(directory) = asked.directory {
             self.quotas.found_in(directory, inodes_in(&answer));
         }
-        match asked.copies {
-            Some(OfCopies::In(directory)) => self.mark_copies(directory, &made_by(&answer)),
-            Some(OfCopies::Of(id)) if answer == Answer::Done => self.note_wanted(id),
-            _ => {}
+        if let Some(id) = asked.wishes.filter(|_| answer == Answer::Done) {
+            self.note_wanted(id);
         }
         if let Some((key, wanted, all)) = asked.lock {
             let late = Answer::refused(Errno::ETIMEDOUT);
@@ -711,11 +709,10 @@ fn directory_of(operation: &Operation) -> Option<InodeId> {
     }
 }
 
-fn copies_of(operation: &Operation) -> Option<OfCopies> {
+/// The inode of which the operation sets how many nodes shall have it.
+fn wishes_of(operation: &Operation) -> Option<InodeId> {
     match operation {
-        Operation::Create(create) if create.kind == Kind::File => Some(OfCopies::In(create.directory)),
-        Operation::CreateMany(many) => Some(OfCopies::In(many.directory)),
-        Operation::SetXattr(set) if set.name.as_bytes() == copies::WANTED => Some(OfCopies::Of(set.id)),
+        Operation::SetXattr(set) if set.name.as_bytes() == COPIES_WANTED => Some(set.id),
         _ => None,
     }
 }
@@ -725,7 +722,7 @@ fn place_of(attributes: &Attributes) -> Option<(NodeNo, u64)> {
     attributes.place.as_ref().map(|place| (place.holder, place.generation))
 }
 
-/// The files that an operation that makes files has made.
+/// The inodes that an operation that makes inodes has made.
 fn made_by(answer: &Answer) -> Vec<InodeId> {
     match answer {
         Answer::Grant(grant) if grant.created => vec![grant.attributes.id],

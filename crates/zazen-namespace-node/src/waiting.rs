@@ -3,7 +3,7 @@
 use crate::handles::lock;
 use crate::objects::{ObjectName, ObjectStat};
 use crate::seals::QUIET_NS;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -34,6 +34,8 @@ pub(crate) struct Waiting {
     pub(crate) spaces: Mutex<BTreeMap<NodeNo, NodeSpace>>,
     /// Since when nodes have been down.
     pub(crate) down: Mutex<BTreeMap<NodeNo, Instant>>,
+    /// What is done about the files of lost nodes.
+    pub(crate) repairs: Mutex<Repairs>,
     /// The node that gets new files while this node's disk is nearly full, plus 1; otherwise 0.
     pub(crate) place: AtomicU64,
     /// The work of giving files to other nodes.
@@ -97,6 +99,60 @@ impl Arrived {
     }
 }
 
+/// Which folders are looked at for what lost nodes had. *Pure*: time is an argument.
+///
+/// A pass looks at all folders. What could not be dealt with is left for another pass.
+#[derive(Default)]
+pub(crate) struct Repairs {
+    /// Lost nodes for which a whole pass left nothing.
+    done: BTreeSet<NodeNo>,
+    pass: Option<Pass>,
+    /// How long the next pass waits, and until when.
+    pause: Option<(Duration, Instant)>,
+}
+
+struct Pass {
+    /// The nodes that were lost when it began.
+    of: BTreeSet<NodeNo>,
+    folder: u64,
+    left: usize,
+}
+
+impl Repairs {
+    /// The folder to look at now; `None` if there is nothing to do.
+    pub(crate) fn folder(&mut self, now: Instant, lost: &BTreeSet<NodeNo>) -> Option<u64> {
+        self.done.retain(|node| lost.contains(node));
+        if self.pass.is_none() && !lost.is_subset(&self.done) {
+            if self.pause.is_some_and(|(_, until)| now < until) {
+                return None;
+            }
+            self.pass = Some(Pass { of: lost.clone(), folder: 0, left: 0 });
+        }
+        self.pass.as_ref().map(|pass| pass.folder)
+    }
+
+    /// A folder was looked at, and so many of its objects are left. At the end of a pass: its nodes,
+    /// and how many objects are left in all.
+    pub(crate) fn looked(&mut self, now: Instant, left: usize, is_last: bool) -> Option<(Vec<u32>, usize)> {
+        let mut pass = self.pass.take()?;
+        pass.left += left;
+        pass.folder += 1;
+        if !is_last {
+            self.pass = Some(pass);
+            return None;
+        }
+        let ended = (pass.of.iter().map(|node| node.0).collect(), pass.left);
+        if pass.left == 0 {
+            self.pause = None;
+            self.done.extend(pass.of);
+        } else {
+            let pause = self.pause.map_or(AGAIN, |(pause, _)| (pause * 2).min(AGAIN_MAX));
+            self.pause = Some((pause, now + pause));
+        }
+        Some(ended)
+    }
+}
+
 /// Objects, and when each is due.
 #[derive(Default)]
 pub(crate) struct Table(Mutex<HashMap<ObjectName, Due>>);
@@ -109,12 +165,19 @@ struct Due {
 }
 
 impl Table {
-    /// Adds an object, due after `pause`, if it is not there.
-    pub(crate) fn note(&self, name: ObjectName, pause: Duration) {
+    /// Adds an object, due after `pause`, if it is not there. Whether it is there now.
+    pub(crate) fn note(&self, name: ObjectName, pause: Duration) -> bool {
         let mut objects = lock(&self.0);
-        if objects.len() < WAITING_MAX {
+        let has_room = objects.len() < WAITING_MAX || objects.contains_key(&name);
+        if has_room {
             objects.entry(name).or_insert(Due { at: Instant::now() + pause, pause: AGAIN });
         }
+        has_room
+    }
+
+    /// Whether one more object has room.
+    pub(crate) fn has_room(&self) -> bool {
+        lock(&self.0).len() < WAITING_MAX
     }
 
     /// How many there are.
@@ -145,6 +208,32 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn passes_over_all_folders_go_on_until_nothing_is_left() {
+        let nodes = |numbers: &[u32]| numbers.iter().copied().map(NodeNo).collect::<BTreeSet<_>>();
+        let (mut repairs, now) = (Repairs::default(), Instant::now());
+        assert_eq!(repairs.folder(now, &nodes(&[])), None);
+        let lost = nodes(&[2]);
+        assert_eq!(repairs.folder(now, &lost), Some(0));
+        assert_eq!(repairs.looked(now, 3, false), None);
+        assert_eq!(repairs.folder(now, &lost), Some(1));
+        assert_eq!(repairs.looked(now, 0, true), Some((vec![2], 3)));
+        assert_eq!(repairs.folder(now, &lost), None, "another pass comes, and not at once");
+        let later = now + AGAIN;
+        assert_eq!(repairs.folder(later, &lost), Some(0));
+        assert_eq!(repairs.looked(later, 0, false), None);
+        // One more is lost meanwhile: this pass may have missed files of it.
+        let both = nodes(&[2, 3]);
+        assert_eq!(repairs.folder(later, &both), Some(1));
+        assert_eq!(repairs.looked(later, 0, true), Some((vec![2], 0)));
+        assert_eq!(repairs.folder(later, &both), Some(0));
+        assert_eq!(repairs.looked(later, 0, true), Some((vec![2, 3], 0)));
+        assert_eq!(repairs.folder(later, &both), None);
+        // A node that comes back and is lost again is dealt with again.
+        assert_eq!(repairs.folder(later, &nodes(&[3])), None);
+        assert_eq!(repairs.folder(later, &both), Some(0));
+    }
 
     #[test]
     fn copies_that_came_are_remembered_and_are_not_too_many() {

@@ -75,9 +75,21 @@ impl NamespaceNode {
     fn tell(&self, me: NodeNo, told: HashMap<NodeNo, Touched>) {
         for (node, touched) in told {
             match node == me {
-                true => self.watchers.keep(None, touched),
+                true => self.keep_told(touched),
                 false => self.post(node, |outbox| outbox.touched.add(touched)),
             }
+        }
+    }
+
+    /// Keeps what callers of this node are told. They know no buckets of split directories. A bucket
+    /// of which this node does not know the directory was not looked at from here.
+    fn keep_told(&self, touched: Touched) {
+        let touched = {
+            let layouts = lock(&self.layouts);
+            touched.by_directories(|id| layouts.directory_of(id))
+        };
+        if !touched.is_empty() {
+            self.watchers.keep(None, touched);
         }
     }
 
@@ -137,7 +149,7 @@ impl NamespaceNode {
                 self.tell(me, told);
             }
         } else {
-            self.watchers.keep(None, touched);
+            self.keep_told(touched);
         }
         Watched { watched: self.watchers.watching.load(Ordering::Relaxed) > 0 }
     }

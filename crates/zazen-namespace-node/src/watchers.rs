@@ -88,6 +88,18 @@ impl Touched {
         self.entries.extend(other.entries);
     }
 
+    /// The same, with the directories of buckets in the places of these; without those of which the
+    /// directory is not known.
+    pub(crate) fn by_directories(self, directory_of: impl Fn(InodeId) -> Option<InodeId>) -> Touched {
+        let entries = self.entries.into_iter();
+        Touched {
+            inodes: self.inodes.into_iter().filter_map(&directory_of).collect(),
+            entries: entries
+                .filter_map(|at| Some(At { directory: directory_of(at.directory)?, name: at.name }))
+                .collect(),
+        }
+    }
+
     /// The part of it that a partition's primary answers for.
     pub(crate) fn split(
         self,
@@ -217,8 +229,10 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
+    /// Inodes and names that wait.
     pub(crate) fn len(&self) -> usize {
-        self.touched.inodes.len() + self.passes_on.values().map(|part| part.inodes.len()).sum::<usize>()
+        let parts = self.passes_on.values().chain([&self.touched]);
+        parts.map(|part| part.inodes.len() + part.entries.len()).sum()
     }
 }
 

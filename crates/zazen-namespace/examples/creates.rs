@@ -77,6 +77,7 @@ fn create(prefix: &str, number: u64) -> Operation {
         target: Vec::new(),
         open: None,
         exclusive: true,
+        copies: 0,
     })
 }
 
@@ -141,7 +142,7 @@ fn main() {
     println!("memory for a file: {} bytes", bytes as u64 / files / 2);
     let many = |batch| {
         let names = (0..64).map(|at| name("b", batch * 64 + at)).collect();
-        Operation::CreateMany(CreateMany { directory: InodeId::ROOT, names, mode: 0o644 })
+        Operation::CreateMany(CreateMany { directory: InodeId::ROOT, names, mode: 0o644, copies: 0 })
     };
     bed.run("create_many(64), each", 64, (0..files / 64).map(many).collect());
     let at = |number| At { directory: InodeId::ROOT, name: name("a", number) };

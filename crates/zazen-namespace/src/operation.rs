@@ -17,6 +17,8 @@ use zazen_wire::field::{Blob, Field, List, Nested, Opt};
 pub const TARGET_BYTES_MAX: usize = 4095;
 /// The longest value of an extended attribute, in bytes.
 pub const XATTR_BYTES_MAX: usize = 64 << 10;
+/// The extended attribute that says how many nodes shall have a file: a number from 1 on.
+pub const COPIES_WANTED: &[u8] = b"user.zazen.copies";
 /// Entries that one [`CreateMany`] or [`GetMany`] may name.
 pub const MANY_MAX: usize = 1024;
 
@@ -85,6 +87,8 @@ zazen_wire::messages! {
         open: Option<Mode> = Opt<Nested<Mode>>,
         /// Refuse an existing name with `EEXIST`. Without `open` always so.
         exclusive: bool,
+        /// How many nodes shall have a new file: its attribute [`COPIES_WANTED`]. 0: it gets none.
+        copies: u8,
     }
 
     /// Makes many empty, closed files in one directory. Each name has its own result.
@@ -96,6 +100,8 @@ zazen_wire::messages! {
         names: Vec<Name> = List<Name>,
         /// Permission bits of each, after the umask.
         mode: u32,
+        /// As for [`Create`].
+        copies: u8,
     }
 
     /// Makes a directory.

@@ -41,6 +41,8 @@ pub(crate) struct Replica<T> {
     pub(crate) snapshotting: bool,
     /// Records here are lost: the replica answers nobody, and needs a snapshot.
     pub(crate) damaged: bool,
+    /// Whether the disk says so, too.
+    pub(crate) marked: bool,
     pub(crate) role: Role,
 }
 
@@ -66,6 +68,7 @@ impl<T: Tables> Replica<T> {
             snapshot: Position::default(),
             snapshotting: false,
             damaged: false,
+            marked: false,
             role: Role::Backup(Box::default()),
         }
     }

@@ -56,19 +56,32 @@ pub(crate) fn directories_of(operation: &Operation) -> [Option<InodeId>; 2] {
 #[derive(Clone, Debug, Default)]
 pub struct Layouts {
     buckets: BTreeMap<InodeId, Vec<InodeId>>,
+    /// The directory of each bucket.
+    above: BTreeMap<InodeId, InodeId>,
 }
 
 impl Layouts {
     /// Takes what a partition says. True if it was not known.
     pub fn learn(&mut self, layout: &Layout) -> bool {
+        let before = self.buckets.remove(&layout.directory);
+        for bucket in before.iter().flatten() {
+            self.above.remove(bucket);
+        }
         if layout.buckets.is_empty() {
-            return self.buckets.remove(&layout.directory).is_some();
+            return before.is_some();
         }
         if self.buckets.len() >= LAYOUTS_MAX {
             self.buckets.clear();
+            self.above.clear();
         }
-        let before = self.buckets.insert(layout.directory, layout.buckets.clone());
+        self.buckets.insert(layout.directory, layout.buckets.clone());
+        self.above.extend(layout.buckets.iter().map(|bucket| (*bucket, layout.directory)));
         before.as_ref() != Some(&layout.buckets)
+    }
+
+    /// The directory of which `id` is a bucket, if that is known; `id` itself if it is no bucket.
+    pub fn directory_of(&self, id: InodeId) -> Option<InodeId> {
+        if id.is_bucket() { self.above.get(&id).copied() } else { Some(id) }
     }
 
     fn of(&self, directory: InodeId) -> &[InodeId] {
@@ -178,7 +191,12 @@ impl Errand {
                 }
                 let part = |(directory, group): (&InodeId, &Vec<usize>)| {
                     let names = group.iter().map(|at| many.names[*at].clone()).collect();
-                    Operation::CreateMany(CreateMany { directory: *directory, names, mode: many.mode })
+                    Operation::CreateMany(CreateMany {
+                        directory: *directory,
+                        names,
+                        mode: many.mode,
+                        copies: many.copies,
+                    })
                 };
                 let asks = groups.iter().map(part).collect();
                 self.state = State::Many { groups: groups.into_values().collect(), results };

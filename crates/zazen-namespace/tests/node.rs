@@ -212,6 +212,7 @@ impl Cluster {
             target,
             open,
             exclusive: true,
+            copies: 0,
         };
         self.ask(Operation::Create(create))
     }
@@ -314,6 +315,12 @@ fn damage_before_what_was_synced_is_not_served() {
         let node = cluster.hosts[0].node.as_ref().expect("lives");
         assert_eq!(node.status().damaged, [PartitionNo(0)], "byte {at}");
         assert_eq!(node.status().primary_of, 0);
+        // Nor in later lives, whose own log does not tell it.
+        cluster.hosts[0].disk.retain(|file, _| !matches!(file, File::Segment(_)));
+        cluster.reopen(0, 2);
+        cluster.pass(200 * MS);
+        let node = cluster.hosts[0].node.as_ref().expect("lives");
+        assert_eq!(node.status().damaged, [PartitionNo(0)], "byte {at}, a start later");
     }
 }
 
@@ -332,6 +339,7 @@ fn a_failed_sync_is_no_success() {
         target: Vec::new(),
         open: None,
         exclusive: true,
+        copies: 0,
     };
     let now_ns = cluster.now_ns;
     let node = cluster.hosts[0].node.as_mut().expect("lives");
@@ -441,7 +449,13 @@ fn replicas_are_equal() {
 
 #[test]
 fn names_of_files_come_back() {
-    for file in [File::Identity, File::Steward, File::Snapshot(PartitionNo(7)), File::Segment(12)] {
+    for file in [
+        File::Identity,
+        File::Steward,
+        File::Snapshot(PartitionNo(7)),
+        File::Damaged(PartitionNo(3)),
+        File::Segment(12),
+    ] {
         assert_eq!(File::named(&file.name()), Some(file));
     }
     for other in ["", "identity2", "log-", "log-01", "log-x", "partition-1.tmp", "identity-1"] {

@@ -84,8 +84,9 @@ impl Identity {
         Err(Error::new(
             ErrorKind::PermissionDenied,
             format!(
-                "this daemon runs as user {} without {}, so it can't act for {whom} this user, and refuses user {}; \
-                 give it the capability (packaging/zazend.service has it), or run a daemon as user {}",
+                "this daemon runs as user {} without {}, so it can't act for {whom} this user, and refuses \
+                 user {}; give it the capability (packaging/zazend.service has it), or run a daemon as user \
+                 {}",
                 own.uid,
                 missing.join(" and "),
                 self.uid,

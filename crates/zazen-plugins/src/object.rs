@@ -121,14 +121,15 @@ fn check(plugin: *const abi::Plugin) -> std::result::Result<Description, String>
     let (version, bytes) = unsafe { ((*plugin).abi, (*plugin).struct_size) };
     if version != abi::ABI {
         return Err(format!(
-            "it was made for version {version} of the plug-in interface, this daemon has {}; generate and build \
-             it again with this release",
+            "it was made for version {version} of the plug-in interface, this daemon has {}; generate and \
+             build it again with this release",
             abi::ABI
         ));
     }
     if (bytes as usize) < size_of::<abi::Plugin>() {
         return Err(format!(
-            "its entry table has {bytes} bytes, fewer than {}; build it again with this release's zazen_plugin.h",
+            "its entry table has {bytes} bytes, fewer than {}; build it again with this release's \
+             zazen_plugin.h",
             size_of::<abi::Plugin>()
         ));
     }

@@ -192,8 +192,8 @@ impl Plugins {
                 let first = call.for_ms > timeout && call.for_ms <= timeout + every;
                 if timeout > 0 && first && !call.patient {
                     tracing::warn!(
-                        "plug-in {}: {} has run for {} ms for client {}; in the daemon's process nobody can end \
-                         it (isolate = true could)",
+                        "plug-in {}: {} has run for {} ms for client {}; in the daemon's process nobody can \
+                         end it (isolate = true could)",
                         instance.description().name,
                         instance.function_name(call.function),
                         call.for_ms,
@@ -382,8 +382,8 @@ fn only_for_own_user(plugin: &Description, caller: &Caller) -> Result<()> {
     Err(Error::new(
         ErrorKind::PermissionDenied,
         format!(
-            "plug-in {} runs in the daemon's own process and acts as its user {} only, not as user {} with group {}; give \
-             it processes of its own (--plugin {} without :in-process)",
+            "plug-in {} runs in the daemon's own process and acts as its user {} only, not as user {} with \
+             group {}; give it processes of its own (--plugin {} without :in-process)",
             plugin.name, own.uid, whom.uid, whom.gid, plugin.name
         ),
     ))

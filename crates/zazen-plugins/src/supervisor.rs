@@ -169,13 +169,13 @@ impl State {
         let name = config.path.display();
         let why = if of_user {
             format!(
-                "user {uid} has {PER_USER_MAX} processes of plug-in {name} already, one for each group and set of groups, all \
-                 in use; end some programs first"
+                "user {uid} has {PER_USER_MAX} processes of plug-in {name} already, one for each group and \
+                 set of groups, all in use; end some programs first"
             )
         } else {
             format!(
-                "all {} processes of plug-in {name} are in use by others; try again later, or raise `identities` of \
-                 this plug-in in zazend.toml",
+                "all {} processes of plug-in {name} are in use by others; try again later, or raise \
+                 `identities` of this plug-in in zazend.toml",
                 config.identities_max
             )
         };
@@ -183,8 +183,8 @@ impl State {
     }
 }
 
-/// What [`Shared::wait_for_turn`] found.
-enum Turn {
+/// What [`Shared::wait_until_ready`] found.
+enum Readiness {
     /// The process of this generation runs.
     Runs(u64),
     /// The caller is to begin the process of this generation.
@@ -207,7 +207,7 @@ impl Shared {
 
     /// Waits until the process runs or, with `begins`, until it may be begun: then the place is the
     /// caller's, who must begin the process. `Unavailable` after [`BEGIN_WAIT`].
-    fn wait_for_turn(&self, whom: &Whom, begins: bool) -> Result<Turn> {
+    fn wait_until_ready(&self, whom: &Whom, begins: bool) -> Result<Readiness> {
         let until = Instant::now() + BEGIN_WAIT;
         let mut state = self.state();
         loop {
@@ -218,7 +218,7 @@ impl Shared {
             let next_look = match state.workers.get_mut(whom) {
                 Some(worker) if worker.phase == Phase::Running => {
                     worker.wanted = now;
-                    return Ok(Turn::Runs(worker.generation));
+                    return Ok(Readiness::Runs(worker.generation));
                 }
                 Some(worker) if begins && worker.phase == Phase::Resting => {
                     Some(worker.not_before).filter(|not_before| *not_before > now)
@@ -239,7 +239,7 @@ impl Shared {
         let generation = state.generation;
         let rest = state.workers.get(whom).map_or(Duration::ZERO, |worker| worker.rest);
         state.workers.insert(whom.clone(), Worker::beginning(generation, rest));
-        Ok(Turn::Begin(generation))
+        Ok(Readiness::Begin(generation))
     }
 
     fn does_not_run(&self, whom: &Whom) -> String {
@@ -255,9 +255,9 @@ impl Shared {
 
     /// The generation of the process that serves `whom`; it is begun if there is none and `begins`.
     fn serving(self: &Arc<Shared>, whom: &Whom, begins: bool) -> Result<u64> {
-        let generation = match self.wait_for_turn(whom, begins)? {
-            Turn::Runs(generation) => return Ok(generation),
-            Turn::Begin(generation) => generation,
+        let generation = match self.wait_until_ready(whom, begins)? {
+            Readiness::Runs(generation) => return Ok(generation),
+            Readiness::Begin(generation) => generation,
         };
         let begun = self.begin(whom, generation);
         if begun.is_err() {

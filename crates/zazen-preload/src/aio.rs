@@ -1,8 +1,8 @@
-//! POSIX asynchronous I/O of forwarded files: done at once, and told as done. libc's threads would do it past every
-//! hook.
+//! POSIX asynchronous I/O of forwarded files. Each request is done at once and then reported as
+//! done, because libc's threads would bypass the hooks.
 //!
-//! Invariant: what a request came to stands in it, where libc's `aio_error`, `aio_return` and `aio_suspend` look, before
-//! anybody is notified.
+//! Invariant: a request holds its result, where libc's `aio_error`, `aio_return` and `aio_suspend`
+//! look for it, before anybody is notified.
 
 use crate::far::{OFFSET, far};
 use crate::real::{aliases, give, hooks, system_call};
@@ -77,8 +77,8 @@ fn notify(event: &Event) {
         libc::SIGEV_THREAD => {
             let Some(function) = event.function else { return };
             let mut thread = 0;
-            // SAFETY: a function of no result takes the place of one whose result nobody asks for: the thread is
-            // detached.
+            // SAFETY: a function of no result takes the place of one whose result nobody asks for:
+            // the thread is detached.
             unsafe {
                 let start: extern "C" fn(*mut c_void) -> *mut c_void =
                     std::mem::transmute::<extern "C" fn(*mut c_void), _>(function);
@@ -91,7 +91,7 @@ fn notify(event: &Event) {
     }
 }
 
-/// Does a request: what it came to stands in it.
+/// Performs a request and stores its result in it.
 fn perform(request: &mut Request, entry: Entry) {
     let offset = if entry.is_prompt() { request.offset } else { OFFSET };
     let outcome = match request.operation {

@@ -65,8 +65,8 @@ pub(crate) fn set_far(to: Option<(Entry, &[u8])>) -> Option<Entry> {
     table::release(before).then_some(before)
 }
 
-/// Whether the local working directory has a prefix below it. Otherwise a relative path without `..`
-/// is never forwarded.
+/// Whether the local working directory has a prefix below it. Otherwise a relative path without
+/// `..` is never forwarded.
 static IS_ABOVE: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn is_above_a_prefix() -> bool {
@@ -117,7 +117,8 @@ pub(crate) fn after_fork() {
 
 /// Moves the kernel's working directory to where nothing can land by mistake: a directory that is
 /// removed at once. What finds its way past this library, such as a core file or `gmon.out`, gets
-/// ENOENT there. Where no directory can be made: one of /proc's, in which the kernel creates nothing.
+/// ENOENT there. Where no directory can be made: one of /proc's, in which the kernel creates
+/// nothing.
 pub(crate) fn go_nowhere() -> Result<(), c_int> {
     let here = libc::AT_FDCWD as usize;
     let pid = system_call(libc::SYS_getpid, [0; 6]).unwrap_or(0);

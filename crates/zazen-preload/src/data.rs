@@ -1,7 +1,8 @@
-//! Reading, writing, seeking: descriptors that are forwarded go to the far side, all others to libc.
+//! Reading, writing, seeking: calls on forwarded descriptors go to the far side, all others to
+//! libc.
 //!
-//! Invariant: a regular file is read and written in full, as the kernel does, though calls carry at most
-//! `BYTES_MAX`; what was moved before an error is what is reported.
+//! Invariant: a regular file is read and written in full, as the kernel does, though one call
+//! carries at most `BYTES_MAX`. After an error, the result is what was moved before it.
 
 use crate::far::{BYTES_MAX, OFFSET, Place, far, place};
 use crate::real::{aliases, give, hooks};

@@ -1,7 +1,8 @@
-//! Directory streams: libc's own read by themselves, so these are ours.
+//! Directory streams. libc's functions read directories by themselves, so these streams are ours.
 //!
-//! A stream's first field is its descriptor, as in libc's; a number that libc never has in the place of the
-//! second tells ours from libc's. Entries come from the far side as many as fit, in Linux's own format.
+//! The first field of a stream is its descriptor, as in libc's streams. The second field has a
+//! value that libc never uses: so this library recognizes its own streams. The far side sends as
+//! many entries as fit, in Linux's own format.
 
 use crate::far::far;
 use crate::open::open_far;

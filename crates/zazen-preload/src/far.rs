@@ -31,7 +31,7 @@ pub(crate) fn outcome<T: PartialOrd + From<i8>>(call: impl FnOnce() -> T) -> Res
     let value = call();
     if value < T::from(0) {
         let error = errno();
-        // A far side that is gone is a broken disk to a program.
+        // If the far side is gone, calls fail with EIO, as on a broken disk.
         // SAFETY: this thread's number.
         let lost = unsafe { raw::zazen_stub_error() } != 0
             && matches!(error, libc::ECONNRESET | libc::ECONNREFUSED | libc::EPROTO);
@@ -48,14 +48,15 @@ static IS_LOST: AtomicBool = AtomicBool::new(false);
 /// Calls a function of posix.h: `far!(px_seek(id, 0, 1))`.
 macro_rules! far {
     ($name:ident($($argument:expr),* $(,)?)) => {
-        // SAFETY: pointers are to memory of the hook or of the program, as the libc function demands.
+        // SAFETY: pointers are to memory of the hook or of the program, as the libc function
+        // demands.
         $crate::far::outcome(|| unsafe { $crate::far::raw::$name($($argument),*) })
     };
 }
 pub(crate) use far;
 
-/// After the far side began a new session for this process, which knows none of the numbers of before:
-/// the working directory is opened again by its name.
+/// Called when the far side has begun a new session, which knows none of the old numbers: opens the
+/// working directory again by its name.
 pub(crate) fn begin_again() {
     IS_LOST.store(true, Ordering::Relaxed);
     for base in &BASES {
@@ -110,7 +111,8 @@ pub(crate) enum Place {
     Far(c_int, *const c_char),
 }
 
-/// Where `path` leads, seen from `dir` (a descriptor or AT_FDCWD). `text` keeps what the result points to.
+/// Where `path` leads, seen from `dir` (a descriptor or AT_FDCWD). `text` keeps what the result
+/// points to.
 ///
 /// # Safety
 ///

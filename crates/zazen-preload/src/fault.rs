@@ -1,12 +1,12 @@
-//! Memory that a program names but does not have: EFAULT, as the kernel reports it.
+//! EFAULT for memory that a program names but does not have, as the kernel reports it.
 //!
-//! A look at a byte is one instruction. Where it faults, this library's handler of SIGSEGV and SIGBUS
-//! goes on behind it. Programs see nothing of the handler: sigaction and its kin say that the
-//! default is in place, and a program's own handler takes its place. Then a bad pointer ends the
-//! program, or is that handler's to deal with.
+//! One instruction looks at a byte. If it faults, this library's handler of SIGSEGV and SIGBUS goes
+//! on behind it. Programs do not see the handler: sigaction and its relatives report the default.
+//! If a program installs a handler of its own, that handler takes this one's place. From then on, a
+//! bad pointer ends the program or goes to the program's handler.
 //!
 //! Invariants: any other fault ends the program as without this library, with its registers in the
-//! core dump; nothing is written by a look.
+//! core dump. A look writes nothing.
 
 use crate::real::{self, aliases, errno, hooks, set_errno, system_call};
 use crate::state;
@@ -67,8 +67,8 @@ fn good_bytes(at: usize, bytes: usize, one: unsafe extern "C" fn(usize) -> c_int
     bytes
 }
 
-/// How many bytes a program has at `at`, of so many that are to be read or, where it `writes`, written.
-/// EFAULT if the first is not there.
+/// How many bytes a program has at `at`, of so many that are to be read or, where it `writes`,
+/// written. EFAULT if the first is not there.
 pub(crate) fn backed<T>(at: *const T, bytes: usize, writes: bool) -> Result<usize, c_int> {
     match good_bytes(at as usize, bytes, if writes { touch } else { look }) {
         0 if bytes > 0 => Err(libc::EFAULT),

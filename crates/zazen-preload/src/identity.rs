@@ -1,16 +1,17 @@
-//! setuid and its kin: far files are opened as whom this process goes on.
+//! setuid and its relatives: from then on, far files are opened as the new user.
 //!
-//! The far side has a process for each identity, and the kernel tells it who connects. So a process that becomes
-//! another user takes what it has open from the old one, ends its connections there, and goes on with the new one.
+//! The far side has a process for each identity, and the kernel tells it who connects. A process
+//! that becomes another user takes its open files from the old identity's process, ends its
+//! connections there, and goes on with the new identity's process.
 //!
-//! Invariant: no call that comes after a change is made with the identity of before, and nothing is left in this process
-//! by which one could be.
+//! Invariant: after a change, no call is made with the old identity, and this process keeps nothing
+//! with which it could make one.
 
 use crate::real::hooks;
 use crate::{state, transport};
 use std::ffi::{c_char, c_int};
 
-/// Leaves the far side's process of before, if the call changed anything.
+/// Leaves the old identity's process at the far side, if the call changed the identity.
 fn told(result: c_int) -> c_int {
     // Who connects later is seen as who it is then.
     if result >= 0 && state::is_active() && transport::is_known() {

@@ -1,13 +1,14 @@
-//! The preload library: stands between an unmodified program and libc, and forwards what the program does with
-//! files (and, if asked, internet sockets) to a daemon's posix plug-in. docs/forwarding.md says what holds.
+//! The preload library. It stands between an unmodified program and libc, and forwards the
+//! program's calls on files (and, if asked, on internet sockets) to a daemon's posix plug-in.
+//! docs/forwarding.md says what it promises.
 //!
-//! `zazen run --forward PREFIX -- PROGRAM` puts it into `LD_PRELOAD`. What is not below a forwarded prefix goes
-//! to libc at the cost of a comparison.
+//! `zazen run --forward PREFIX -- PROGRAM` puts it into `LD_PRELOAD`. A call on a path that is not
+//! below a forwarded prefix goes to libc, and costs one comparison more.
 //!
-//! Invariants: a hook does what libc's function does, errno included; nothing is allocated and no lock is taken
-//! on the way of read and write; no thread is started; nothing is connected before the first forwarded path; no
-//! destructor runs at the end, so late writes still arrive; a panic ends the process (there is no unwinding
-//! through libc's callers).
+//! Invariants: a hook does what libc's function does, errno included. Reads and writes allocate
+//! nothing and take no lock. The library starts no thread, and connects at the first forwarded
+//! path. No destructor runs at the end, so late writes still arrive. A panic ends the process,
+//! because nothing may unwind through libc's callers.
 // A reference to a mutable static is made through a raw one, as static_mut_refs asks.
 #![allow(clippy::deref_addrof)]
 // The macros bring their own unsafe blocks.

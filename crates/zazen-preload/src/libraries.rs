@@ -1,8 +1,8 @@
 //! Programs and libraries below a prefix. The loader knows nothing of prefixes.
 //!
-//! Where the daemon is on this machine, its file is one of this kernel's too: the loader gets the
-//! file's own path, so that `$ORIGIN`, and what else a program makes of its place, holds. From another
-//! node, a library is a copy in memory; what it needs in turn must be found on this machine.
+//! If the daemon is on this machine, this kernel has its files too. Then the loader gets the file's
+//! own path, so `$ORIGIN` and everything else that depends on the file's place works. From another
+//! node, a library is a copy in memory; the libraries that it needs must be on this machine.
 
 use crate::far::{Opened, Place, far, far_path, place};
 use crate::real::{self, system_call};
@@ -14,8 +14,8 @@ use std::sync::atomic::AtomicPtr;
 use zazen_forward_api::paths::Text;
 use zazen_forward_api::variables;
 
-/// The path of a far file in this kernel, if the daemon is on this machine and the file there is the
-/// same.
+/// The path of a far file in this kernel, if the daemon is on this machine and the file there is
+/// the same.
 pub(crate) fn twin(dir: c_int, path: *const c_char) -> Option<CString> {
     // `zazen run` says where it is only for a daemon of this machine.
     state::variable(variables::RUN)?;
@@ -43,7 +43,8 @@ struct Copy {
 
 static COPIES: Mutex<Vec<Copy>> = Mutex::new(Vec::new());
 
-/// The name of a copy of a far file. The copy stays for good: the loader tells libraries apart by name.
+/// The name of a copy of a far file. The copy stays for good: the loader tells libraries apart by
+/// name.
 fn copy(dir: c_int, path: *const c_char) -> Result<CString, c_int> {
     let mut opened = Opened::default();
     far!(px_open(dir, path, libc::O_RDONLY, 0, 0, (&raw mut opened).cast()))?;
@@ -122,7 +123,8 @@ unsafe extern "C" fn real_dlopen() -> *mut c_void {
     real::next(&SLOT, c"dlopen")
 }
 
-/// dlopen finds bare names by who calls it, so libc's is jumped to with its caller's return address.
+/// dlopen finds bare names by who calls it, so libc's is jumped to with its caller's return
+/// address.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
@@ -157,8 +159,8 @@ pub(crate) unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mu
     );
 }
 
-/// `LD_LIBRARY_PATH` for a program that is started: behind each folder below a prefix comes the same
-/// folder as this kernel has it. `None`: nothing to change.
+/// `LD_LIBRARY_PATH` for a program that is started: behind each folder below a prefix comes the
+/// same folder as this kernel has it. `None`: nothing to change.
 pub(crate) fn search_path(value: &[u8]) -> Option<CString> {
     let folders: Vec<&[u8]> = value.split(|byte| *byte == b':' || *byte == b';').collect();
     let mut all: Vec<Vec<u8>> = Vec::new();

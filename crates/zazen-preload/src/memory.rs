@@ -1,9 +1,10 @@
-//! mmap and io_uring: where the kernel would have to reach the far side by itself.
+//! mmap and io_uring: here the kernel itself would have to reach the far side.
 //!
-//! Where the daemon is on this machine, it hands over a descriptor of the file, and the kernel maps that:
-//! all mappings are the kernel's own. From another node, a private mapping and a shared one for reading
-//! are a copy of the file, up to a bound. What could not be coherent is refused (ENODEV), as by file
-//! systems that can't; a shared copy can't be made writable (EACCES).
+//! If the daemon is on this machine, it hands over a descriptor of the file, and the kernel maps
+//! that: all mappings are the kernel's own. From another node, a private mapping, and a shared one
+//! for reading, are a copy of the file, up to a bound. A mapping that could not be coherent fails
+//! with ENODEV, as on file systems that cannot map; making a shared copy writable fails with
+//! EACCES.
 
 use crate::far::far;
 use crate::real::{aliases, hooks, system_call};

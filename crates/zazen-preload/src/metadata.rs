@@ -393,7 +393,8 @@ fn give_statx(
     mask: u32,
     to: *mut libc::statx,
 ) -> Result<c_int, c_int> {
-    // Bit 31 of the mask is for the kernel's later use, and no answer is fresh and cached at a time.
+    // Bit 31 of the mask is for the kernel's later use, and no answer is fresh and cached at a
+    // time.
     only(flags, OF_STAT | libc::AT_STATX_SYNC_TYPE)?;
     if flags & libc::AT_STATX_SYNC_TYPE == libc::AT_STATX_SYNC_TYPE || mask & 1 << 31 != 0 {
         return Err(libc::EINVAL);

@@ -365,8 +365,8 @@ unsafe fn linked_by_number(path: *const c_char, flags: c_int) -> Option<Entry> {
     unsafe { link_to_far(path) }
 }
 
-/// What a link to `target` says at the far side: if it is below a prefix, the path there. `text` keeps
-/// what the result points to.
+/// What a link to `target` says at the far side: if it is below a prefix, the path there. `text`
+/// keeps what the result points to.
 fn target_there(target: *const c_char, text: &mut Text) -> *const c_char {
     let Some(bytes) = fault::string(target) else { return target };
     let bytes = bytes.to_bytes();

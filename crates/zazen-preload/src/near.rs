@@ -1,13 +1,13 @@
-//! Prefixes whose far folders this machine's kernel has itself: their paths go to this kernel, under
-//! the far side's names, and nothing is forwarded.
+//! Prefixes whose far folders this machine's kernel has itself. Calls on their paths go to this
+//! kernel, under the far side's names, and nothing is forwarded.
 //!
-//! `zazen run` asks the daemon which folder a prefix stands for, and says so in the environment:
-//! device, inode and mount. A mount belongs to one mount namespace. So where this process finds the
-//! same folder on the same mount by the far side's name, the daemon and this process see the same
-//! files below it, by the same names. What this kernel answers is what the daemon's kernel would
-//! answer at that moment; nothing is kept.
+//! `zazen run` asks the daemon which folder a prefix stands for, and puts device, inode and mount
+//! into the environment. A mount belongs to one mount namespace. If this process finds the same
+//! folder on the same mount by the far side's name, the daemon and this process see the same files
+//! below it, by the same names. Then this kernel answers what the daemon's kernel would answer at
+//! that moment; this library keeps nothing.
 //!
-//! Invariants: either all prefixes are near or none is treated so. A process that changes its root
+//! Invariants: either all prefixes are near or none counts as near. A process that changes its root
 //! directory or its namespaces looks again.
 
 use crate::real::system_call;

@@ -1,5 +1,5 @@
-//! Functions of libc that do several things at once, some of them past the hooks: each is made of the
-//! hooks here.
+//! Functions of libc that do several things at once, some of them past the hooks. Here each is
+//! built from hooks.
 
 use crate::far::{Place, place};
 use crate::real::{hooks, set_errno};

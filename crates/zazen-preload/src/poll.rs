@@ -1,7 +1,7 @@
-//! poll and select: regular files are always ready; sockets of the far side are asked there.
+//! poll and select. Regular files are always ready; the far side is asked about its sockets.
 //!
-//! Where local and far descriptors are waited for together, both are asked in turns that grow to ten
-//! milliseconds: what comes is noticed that late at most.
+//! If a program waits for local and far descriptors together, this library asks about both in
+//! turns, with pauses that grow to ten milliseconds. So an event is noticed at most that late.
 
 use crate::far::{PollFd, far};
 use crate::real::{errno, give, hooks, set_errno, system_call};
@@ -185,7 +185,8 @@ hooks! {
     fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int {
         match table::entry(fd) {
             None => next(epoll, operation, fd, event),
-            // As the kernel says of regular files; of sockets it is a limit, and programs fall back to poll.
+            // As the kernel says of regular files; of sockets it is a limit, and programs fall back
+            // to poll.
             Some(_) => give(Err(libc::EPERM)),
         }
     }

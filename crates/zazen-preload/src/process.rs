@@ -1,10 +1,11 @@
-//! fork, exec and their kin: what a new process, or a new program in the same one, takes over.
+//! fork, exec and their relatives: what a new process, or a new program in this one, takes over.
 //!
-//! fork: the parent asks the far side to keep a copy of its descriptions, which the child claims with a session
-//! of its own. exec: the environment says which placeholder (by its inode, which dup and spawn don't change)
-//! stands for which description; the new program looks which of them it has.
+//! fork: the parent asks the far side to keep a copy of its descriptions. The child claims the copy
+//! with a session of its own. exec: the environment says which placeholder stands for which
+//! description. It names a placeholder by its inode, which dup and spawn do not change. The new
+//! program looks which placeholders it has.
 //!
-//! Invariant: this library's settings are in every environment that a program is started with.
+//! Invariant: every program that is started gets this library's settings in its environment.
 
 use crate::far::{self, HELLO_EXEC, HELLO_FORK, Place, far, place};
 use crate::real::{give, hooks, set_errno, system_call};
@@ -283,8 +284,8 @@ fn program_of(entry: Entry) -> Result<Program, c_int> {
     copy_program(entry)
 }
 
-/// The interpreter of a near script, and its argument; `None` for any other program. The kernel would
-/// look for the interpreter by its name here, and tell it the script's name there.
+/// The interpreter of a near script, and its argument; `None` for any other program. The kernel
+/// would look for the interpreter by its name here, and tell it the script's name there.
 fn near_script(path: *const c_char) -> Result<Option<(CString, Option<CString>)>, c_int> {
     let here = libc::AT_FDCWD as usize;
     let flags = (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
@@ -569,7 +570,8 @@ hooks! {
                     }
                 }
                 Ok(Program::Copy(fd)) => {
-                    // Its name is looked up in the child, which has the descriptor until it executes.
+                    // Its name is looked up in the child, which has the descriptor until it
+                    // executes.
                     let name = format!("/proc/self/fd/{fd}\0");
                     let name = name.as_ptr().cast();
                     let outcome = next(pid, name, actions, attributes, arguments, environment.as_ptr());
@@ -674,7 +676,8 @@ fn copy_bypasses(fd: c_int) -> bool {
     CString::new(format!("/proc/self/fd/{fd}")).is_ok_and(|name| supervised::bypasses(name.as_ptr()))
 }
 
-/// Runs an exec with the settings in its environment and the far side told; it returns only on failure.
+/// Runs an exec with the settings in its environment and the far side told; it returns only on
+/// failure.
 unsafe fn announced(environment: Arguments, exec: impl FnOnce(Arguments) -> c_int) -> c_int {
     let handed = hands_on();
     if handed {

@@ -66,7 +66,8 @@ pub(crate) use {aliases, hooks};
 pub(crate) fn system_call(number: c_long, arguments: [usize; 6]) -> Result<usize, c_int> {
     static SLOT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     let [a, b, c, d, e, f] = arguments;
-    // SAFETY: libc's syscall; what the call does with its arguments is for the callers of this function to know.
+    // SAFETY: libc's syscall; what the call does with its arguments is for the callers of this
+    // function to know.
     unsafe {
         let function: unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> isize =
             std::mem::transmute(next(&SLOT, c"syscall"));

@@ -1,7 +1,7 @@
 //! Sockets of the far side: internet sockets, where they are asked to be forwarded.
 //!
-//! Whether a new socket is forwarded is decided when it is made, before anybody knows its address: all of
-//! AF_INET and AF_INET6 are, or none.
+//! Whether a new socket is forwarded is decided when it is made, before anybody knows its address:
+//! all of AF_INET and AF_INET6 are, or none.
 
 use crate::far::{Address, Opened, far};
 use crate::open::enter;

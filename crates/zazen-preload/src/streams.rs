@@ -1,9 +1,10 @@
-//! Streams of forwarded descriptors: libc's streams make system calls of their own, which no hook
-//! sees. libc keeps these five calls of a stream in tables of functions, one for byte streams and one
-//! for wide ones. This library replaces them there by its own, which look up the stream's descriptor.
+//! Streams of forwarded descriptors. libc's streams make system calls of their own, which no hook
+//! sees. For each stream, libc finds these five calls in a table of functions: one table for byte
+//! streams, one for wide streams. This library puts its own functions into the tables; they look up
+//! the stream's descriptor.
 //!
-//! So libc's objects stay: `stdout` is what every library took it for, whenever it did, and programs
-//! that never forward a descriptor keep libc's tables as they are.
+//! libc's stream objects stay. `stdout` is the object that every library knows, and programs that
+//! never forward a descriptor keep libc's tables as they are.
 //!
 //! Invariant: no descriptor is forwarded before the tables are changed.
 

@@ -1,9 +1,10 @@
-//! Programs that this library can't be loaded into, or that make their system calls themselves, when a
-//! forwarded program starts them: `zazen run --seccomp` is started instead, and it starts them under
-//! a supervisor. Where that is not possible, they are refused: they would see this machine's files.
+//! Programs that bypass this library: it cannot be loaded into them, or they make their system
+//! calls themselves. If a forwarded program starts such a program, `zazen run --seccomp` is started
+//! instead and runs it under a supervisor. If that is not possible, the start fails, because the
+//! program would see this machine's files.
 //!
-//! The process that becomes such a program gets real descriptors for its forwarded ones, and the
-//! supervisor is told its working directory.
+//! The process that becomes such a program gets real descriptors in place of its forwarded ones,
+//! and tells the supervisor its working directory.
 
 use crate::far::far;
 use crate::real::system_call;

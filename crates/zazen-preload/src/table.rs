@@ -1,12 +1,14 @@
-//! Which descriptors are forwarded, and to what.
+//! Which descriptors are forwarded, and to which descriptions.
 //!
-//! Each forwarded descriptor is a kernel descriptor too: a placeholder, an unconnected socket with which nothing
-//! can be done, so that numbers, `FD_CLOEXEC`, dup and /proc/self/fd are the kernel's own. What slips past this
-//! library fails (reading: EINVAL, writing: ENOTCONN) instead of going somewhere. In test mode it is one end of a pair,
-//! and what is written to it past this library ends the process.
+//! Each forwarded descriptor is also a kernel descriptor: a placeholder. It is an unconnected
+//! socket, with which a program can do nothing. So numbers, `FD_CLOEXEC`, dup and /proc/self/fd are
+//! the kernel's own. A call that bypasses this library fails (reading with EINVAL, writing with
+//! ENOTCONN) and reaches no other file. In test mode, the placeholder is one end of a pair: what is
+//! written to it past this library ends the process.
 //!
-//! Invariants: an entry is cleared before its number is free in the kernel, and set after it was taken; a
-//! description's count is that of the entries that name it. Lookups take no lock.
+//! Invariants: an entry is cleared before its number is free in the kernel, and set after the
+//! number is taken. The count of a description is the number of entries that name it. Lookups take
+//! no lock.
 
 use crate::real::system_call;
 use crate::state;
@@ -200,7 +202,8 @@ pub(crate) fn peers() -> impl Iterator<Item = c_int> {
     (0..end).filter(|fd| IS_PEER[*fd].load(Ordering::Relaxed)).map(|fd| fd as c_int)
 }
 
-/// Aborts if somebody wrote to the placeholder past this library; then lets the other end go, if `last`.
+/// Aborts if somebody wrote to the placeholder past this library; then lets the other end go, if
+/// `last`.
 pub(crate) fn look_for_escape(id: u32, last: bool) {
     let slot = &PEERS[id as usize % FDS_MAX];
     let peer = slot.load(Ordering::Acquire) - 1;

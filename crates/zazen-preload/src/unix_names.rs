@@ -1,7 +1,8 @@
 //! Unix sockets whose names are below a forwarded prefix: between processes of this machine.
 //!
-//! The name is a socket file at the far side, so that stat, unlink and permissions are right; the socket itself is
-//! bound here, to an abstract name made of the file's device and inode. Programs on other machines can't meet there.
+//! The name is a socket file at the far side, so that stat, unlink and permissions are right; the
+//! socket itself is bound here, to an abstract name made of the file's device and inode. Programs
+//! on other machines can't meet there.
 
 use crate::far::{Place, Stat, far, place};
 use crate::{near, state};

@@ -1,5 +1,5 @@
-/* variadic.c: hooks with arguments that only C can take. Each is exported under libc's name by a jump in
- * raw_calls.rs: a Rust library can't export what C defines. */
+/* variadic.c: hooks with arguments that only C can take. Each is exported under libc's name by a
+ * jump in raw_calls.rs: a Rust library can't export what C defines. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdarg.h>
@@ -60,7 +60,8 @@ int zazen_preload_dprintf_chk(int fd, int flag, const char *format, ...)
     return count;
 }
 
-/* The arguments up to NULL as an array on the stack of the caller's frame; `more` stands behind the NULL. */
+/* The arguments up to NULL as an array on the stack of the caller's frame; `more` stands behind
+ * the NULL. */
 #define ARRAY(first, list)                                                                                   \
     size_t count = 1;                                                                                        \
     va_start(list, first);                                                                                   \

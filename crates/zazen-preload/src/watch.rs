@@ -1,6 +1,6 @@
-//! inotify and fanotify: where the daemon is on this machine, its kernel is this one, so a far file is
-//! watched through a descriptor of it. Elsewhere no watch is to be had: ENOSPC, as when the kernel has
-//! none left, for which programs have another way.
+//! inotify and fanotify: where the daemon is on this machine, its kernel is this one, so a far file
+//! is watched through a descriptor of it. Elsewhere no watch is to be had: ENOSPC, as when the
+//! kernel has none left, for which programs have another way.
 
 use crate::far::{Opened, Place, far, place};
 use crate::real::{hooks, set_errno};

@@ -86,9 +86,10 @@ pub fn keep_ignored_signals(command: &mut Command) {
     }
 }
 
-/// Runs a program while something of ours serves it: `serve` is called in another process, may start
-/// threads, and what it returns is dropped when no process is left of those that the program started.
-/// Returns the exit code to end with. Must be called before this process has other threads.
+/// Runs a program while something of ours serves it: `serve` is called in another process, may
+/// start threads, and what it returns is dropped when no process is left of those that the program
+/// started. Returns the exit code to end with. Must be called before this process has other
+/// threads.
 pub fn run_beside<T>(mut command: Command, serve: impl FnOnce(&mut Command) -> Result<T>) -> Result<i32> {
     let name = name_of(&command);
     accompany(&name, |news, mask| {

@@ -6,8 +6,8 @@
 //! *supervisor*, answers system calls until no process is left that makes any. The program is the
 //! supervisor's child, so that the supervisor may read its memory.
 //!
-//! - [`run`] starts the three, as [`front`] does for anything that attends to a program; `filter` says which calls the kernel asks about, `notify` is the
-//!   kernel's side of it;
+//! - [`run`] starts the three, as [`front`] does for anything that attends to a program; `filter`
+//!   says which calls the kernel asks about, `notify` is the kernel's side of it;
 //! - `calls` has one function for each system call; `places` says where its paths lead;
 //! - [`near`] asks which folders prefixes stand for;
 //! - `target` reads the program's memory and `/proc`; `far` calls the posix plug-in, as the

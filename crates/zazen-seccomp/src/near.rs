@@ -1,5 +1,5 @@
-//! Which folders prefixes stand for, as the daemon's kernel identifies them: so a program can find out
-//! whether its own kernel has the same ones.
+//! Which folders prefixes stand for, as the daemon's kernel identifies them: so a program can find
+//! out whether its own kernel has the same ones.
 
 use crate::far::{Far, px};
 use crate::identity::Identity;
@@ -11,8 +11,8 @@ use zazen_forward_api::near::Folder;
 use zazen_forward_api::paths;
 use zazen_forward_api::structures::{ROOT, Stat};
 
-/// The folders of `forward`'s prefixes, in the form of `zazen_forward_api::near`, as this process's user
-/// reaches them through the daemon behind `socket`. `None` if the daemon does not answer.
+/// The folders of `forward`'s prefixes, in the form of `zazen_forward_api::near`, as this process's
+/// user reaches them through the daemon behind `socket`. `None` if the daemon does not answer.
 pub fn folders(forward: &OsStr, socket: &Path) -> Option<String> {
     let own = Target::own().status().ok()?.identity(false);
     let far = Far::connect(socket).ok()?;

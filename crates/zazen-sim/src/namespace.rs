@@ -34,7 +34,7 @@ pub const FILE_BYTES: u64 = 200;
 /// Between two ticks of a partition that has something to wait for.
 const TICK_PS: u64 = 200_000_000_000;
 /// A partition is ticked so often for one request, at most.
-const TICKS_MAX: u32 = 10_000;
+const TICKS_MAX: u32 = 5_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
@@ -274,6 +274,7 @@ impl World<'_> {
                 target: Vec::new(),
                 open: None,
                 exclusive: true,
+                copies: 0,
             })
         } else {
             self.running -= 1;

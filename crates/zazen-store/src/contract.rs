@@ -16,8 +16,8 @@ use zazen_core::{
 use zazen_env::{Disk, SeededRandom};
 use zazen_wire::checksum::frame_checksum;
 
-/// A place for a store: called again, it opens the same place again.
-pub type Place<'a, D> = Box<dyn Fn() -> D + 'a>;
+/// Opens a disk for a store. Called again, it opens the same disk again.
+pub type DiskMaker<'a, D> = Box<dyn Fn() -> D + 'a>;
 
 /// A budget that no case exceeds by accident.
 pub const BUDGET: u64 = 64 << 20;
@@ -26,13 +26,13 @@ pub const BUDGET: u64 = 64 << 20;
 /// small.
 const PACKED: u64 = 16 << 10;
 
-/// Opens the store of a place with [`BUDGET`].
-pub fn open<D: Disk>(place: &Place<'_, D>) -> Arc<Store<D>> {
+/// Opens the store of a disk with [`BUDGET`].
+pub fn open<D: Disk>(place: &DiskMaker<'_, D>) -> Arc<Store<D>> {
     open_with(place, BUDGET)
 }
 
 /// Opens the store of a place.
-pub fn open_with<D: Disk>(place: &Place<'_, D>, budget_bytes: u64) -> Arc<Store<D>> {
+pub fn open_with<D: Disk>(place: &DiskMaker<'_, D>, budget_bytes: u64) -> Arc<Store<D>> {
     Store::open(place(), StoreConfig { budget_bytes, free_floor_bytes: 0, packed_bytes_max: PACKED })
         .expect("open the store")
         .0
@@ -131,7 +131,7 @@ fn kind<T>(result: Result<T>) -> Option<ErrorKind> {
 }
 
 /// Runs all cases, each in a fresh place.
-pub fn run<'a, D: Disk>(fresh: impl Fn() -> Place<'a, D>) {
+pub fn run<'a, D: Disk>(fresh: impl Fn() -> DiskMaker<'a, D>) {
     frames_come_back_and_survive_a_restart(&fresh());
     two_frames_with_one_number(&fresh());
     equal_frames_and_promotion(&fresh());
@@ -155,7 +155,7 @@ pub fn run<'a, D: Disk>(fresh: impl Fn() -> Place<'a, D>) {
     concurrent_readers_never_see_wrong_bytes(&fresh());
 }
 
-fn entries_open_what_they_describe<D: Disk>(place: &Place<'_, D>) {
+fn entries_open_what_they_describe<D: Disk>(place: &DiskMaker<'_, D>) {
     let store = open(place);
     for (number, length) in (0..).zip(LENGTHS) {
         put_version(&store, "sim1", number, 0, length, Origin::Alien).unwrap();
@@ -184,7 +184,7 @@ fn entries_open_what_they_describe<D: Disk>(place: &Place<'_, D>) {
 
 const LENGTHS: [usize; 5] = [0, 1, 4096, 16_384, 430_000];
 
-fn frames_come_back_and_survive_a_restart<D: Disk>(place: &Place<'_, D>) {
+fn frames_come_back_and_survive_a_restart<D: Disk>(place: &DiskMaker<'_, D>) {
     let store = open(place);
     for (number, length) in (0..).zip(LENGTHS) {
         assert_eq!(put_version(&store, "sim1", number, 0, length, Origin::Native).unwrap(), Stored::Stored);
@@ -216,7 +216,7 @@ fn frames_come_back_and_survive_a_restart<D: Disk>(place: &Place<'_, D>) {
     check(&store);
 }
 
-fn two_frames_with_one_number<D: Disk>(place: &Place<'_, D>) {
+fn two_frames_with_one_number<D: Disk>(place: &DiskMaker<'_, D>) {
     let store = open(place);
     for length in [100, 50_000] {
         let number = length as u64;
@@ -247,7 +247,7 @@ fn two_frames_with_one_number<D: Disk>(place: &Place<'_, D>) {
     assert_eq!(store.holdings(&series_in("d")).1.len(), 2);
 }
 
-fn equal_frames_and_promotion<D: Disk>(place: &Place<'_, D>) {
+fn equal_frames_and_promotion<D: Disk>(place: &DiskMaker<'_, D>) {
     let store = open(place);
     for (number, length) in [(1, 100), (2, 70_000)] {
         assert_eq!(put_version(&store, "d", number, 1, length, Origin::Alien).unwrap(), Stored::Stored);
@@ -282,7 +282,7 @@ fn equal_frames_and_promotion<D: Disk>(place: &Place<'_, D>) {
     assert_eq!(read(&store, "d", 2).unwrap(), bytes_of(2, 1, 70_000));
 }
 
-fn sources_of_all_kinds<D: Disk>(place: &Place<'_, D>) {
+fn sources_of_all_kinds<D: Disk>(place: &DiskMaker<'_, D>) {
     let piece =
         |offset, length: usize| Source { path: path("traj/a.xtc"), offset, length: Some(length as u64) };
     let sources = [
@@ -333,7 +333,7 @@ fn place_root<D: Disk>(store: &Store<D>) -> std::path::PathBuf {
     store.root().to_path_buf()
 }
 
-fn unfinished_puts_leave_nothing<D: Disk>(place: &Place<'_, D>) {
+fn unfinished_puts_leave_nothing<D: Disk>(place: &DiskMaker<'_, D>) {
     let store = open(place);
     put_version(&store, "d", 0, 0, 100, Origin::Native).unwrap();
     let before = store.space();
@@ -366,7 +366,7 @@ fn unfinished_puts_leave_nothing<D: Disk>(place: &Place<'_, D>) {
     assert_eq!(read(&store, "d", 1).unwrap(), bytes);
 }
 
-fn wrong_input_is_refused<D: Disk>(place: &Place<'_, D>) {
+fn wrong_input_is_refused<D: Disk>(place: &DiskMaker<'_, D>) {
     let store = open(place);
     let meta = meta_of(1, 0, b"1234");
     let refused = |source: &Source, meta: &FrameMeta| {
@@ -391,7 +391,7 @@ fn wrong_input_is_refused<D: Disk>(place: &Place<'_, D>) {
     assert_eq!(kind(second), Some(ErrorKind::Busy), "one process at a time");
 }
 
-fn series_lie_side_by_side<D: Disk>(place: &Place<'_, D>) {
+fn series_lie_side_by_side<D: Disk>(place: &DiskMaker<'_, D>) {
     let store = open(place);
     // Three cases: the same directory twice; another dataset's folder as a part of a template; the
     // root.
@@ -435,7 +435,7 @@ fn series_lie_side_by_side<D: Disk>(place: &Place<'_, D>) {
     assert_eq!(kind(unnamed), Some(ErrorKind::InvalidArgument), "a directory is no series");
 }
 
-fn another_source_replaces<D: Disk>(place: &Place<'_, D>) {
+fn another_source_replaces<D: Disk>(place: &DiskMaker<'_, D>) {
     let store = open(place);
     let series = series_in("d");
     for length in [100, 20_000] {
@@ -453,7 +453,7 @@ fn another_source_replaces<D: Disk>(place: &Place<'_, D>) {
     }
 }
 
-fn frames_adopt_validators<D: Disk>(place: &Place<'_, D>) {
+fn frames_adopt_validators<D: Disk>(place: &DiskMaker<'_, D>) {
     let store = open(place);
     let series = series_in("d");
     for (number, length) in [(1, 100), (2, 20_000), (3, 100)] {
@@ -486,7 +486,7 @@ fn frames_adopt_validators<D: Disk>(place: &Place<'_, D>) {
     assert!(store.entry(&series, 1).unwrap().is_none());
 }
 
-fn clashing_names_are_conflicts<D: Disk>(place: &Place<'_, D>) {
+fn clashing_names_are_conflicts<D: Disk>(place: &DiskMaker<'_, D>) {
     let store = open(place);
     let bytes = bytes_of(1, 0, 20_000);
     let at = |number, name: &str| {
@@ -506,7 +506,7 @@ fn clashing_names_are_conflicts<D: Disk>(place: &Place<'_, D>) {
     assert_eq!(store.space().reserved, 0);
 }
 
-fn entries_come_in_storage_order<D: Disk>(place: &Place<'_, D>) {
+fn entries_come_in_storage_order<D: Disk>(place: &DiskMaker<'_, D>) {
     let store = open(place);
     let order = [5, 3, 9, 1, 7, 2];
     for number in order {
@@ -531,7 +531,7 @@ fn entries_come_in_storage_order<D: Disk>(place: &Place<'_, D>) {
 }
 
 /// Puts, replaces, drops, promotes and reopens at random, against a map.
-fn a_random_history_is_like_a_map<D: Disk>(place: &Place<'_, D>, seed: u64) {
+fn a_random_history_is_like_a_map<D: Disk>(place: &DiskMaker<'_, D>, seed: u64) {
     let mut random = SeededRandom::new(seed);
     let mut store = open(place);
     let mut model: BTreeMap<u64, (u64, usize, Origin)> = BTreeMap::new();
@@ -599,7 +599,7 @@ fn a_random_history_is_like_a_map<D: Disk>(place: &Place<'_, D>, seed: u64) {
     }
 }
 
-fn eviction_keeps_the_budget<D: Disk>(place: &Place<'_, D>) {
+fn eviction_keeps_the_budget<D: Disk>(place: &DiskMaker<'_, D>) {
     let budget = 4 << 20;
     let store = open_with(place, budget);
     let fits = |store: &Store<D>| {
@@ -637,7 +637,7 @@ fn eviction_keeps_the_budget<D: Disk>(place: &Place<'_, D>) {
 }
 
 /// A put that announces many bytes takes only what it brings; the budget holds at each step.
-fn a_gradual_put_takes_room_as_bytes_arrive<D: Disk>(place: &Place<'_, D>) {
+fn a_gradual_put_takes_room_as_bytes_arrive<D: Disk>(place: &DiskMaker<'_, D>) {
     let budget = 16 << 20;
     let store = open_with(place, budget);
     put_version(&store, "a", 0, 0, 1 << 20, Origin::Native).unwrap();
@@ -669,7 +669,7 @@ fn a_gradual_put_takes_room_as_bytes_arrive<D: Disk>(place: &Place<'_, D>) {
     assert_eq!(kind(begin(&huge)), Some(ErrorKind::NoSpace), "more than the budget");
 }
 
-fn a_cyclic_scan_keeps_its_hits<D: Disk>(place: &Place<'_, D>) {
+fn a_cyclic_scan_keeps_its_hits<D: Disk>(place: &DiskMaker<'_, D>) {
     let store = open_with(place, 2 << 20);
     let mut hits = Vec::new();
     for _cycle in 0..4 {
@@ -690,7 +690,7 @@ fn a_cyclic_scan_keeps_its_hits<D: Disk>(place: &Place<'_, D>) {
     assert!(store.holdings(&series_in("d")).1.len() < hits[3]);
 }
 
-fn a_scan_hinders_no_eviction_by_hand<D: Disk>(place: &Place<'_, D>) {
+fn a_scan_hinders_no_eviction_by_hand<D: Disk>(place: &DiskMaker<'_, D>) {
     let store = open_with(place, 2 << 20);
     for number in 0..10 {
         put_version(&store, "d", number, 0, 100_000, Origin::Native).unwrap();
@@ -704,7 +704,7 @@ fn a_scan_hinders_no_eviction_by_hand<D: Disk>(place: &Place<'_, D>) {
     assert!(read(&store, "d", 0).is_none(), "a miss");
 }
 
-fn pins_and_layouts_survive<D: Disk>(place: &Place<'_, D>) {
+fn pins_and_layouts_survive<D: Disk>(place: &DiskMaker<'_, D>) {
     let layout = zazen_core::Layout::Files(zazen_core::NameTemplate::parse("frame-{n:07}.dcd").unwrap());
     let store = open(place);
     put_version(&store, "d", 1, 0, 100, Origin::Native).unwrap();
@@ -722,7 +722,7 @@ fn pins_and_layouts_survive<D: Disk>(place: &Place<'_, D>) {
     assert!(store.counters().iter().any(|(name, _)| *name == "evicted_frames"));
 }
 
-fn concurrent_puts_have_one_winner<D: Disk>(place: &Place<'_, D>) {
+fn concurrent_puts_have_one_winner<D: Disk>(place: &DiskMaker<'_, D>) {
     let store = open(place);
     let outcomes: Vec<Result<Stored>> = std::thread::scope(|scope| {
         let one = |thread: u64| {
@@ -746,7 +746,7 @@ fn concurrent_puts_have_one_winner<D: Disk>(place: &Place<'_, D>) {
     assert_eq!(store.space().reserved, 0);
 }
 
-fn concurrent_readers_never_see_wrong_bytes<D: Disk>(place: &Place<'_, D>) {
+fn concurrent_readers_never_see_wrong_bytes<D: Disk>(place: &DiskMaker<'_, D>) {
     let store = open_with(place, 1 << 20);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {

@@ -33,8 +33,9 @@ impl<D: Disk> Store<D> {
         let refused = Error::new(
             ErrorKind::NoSpace,
             format!(
-                "no room for {bytes} bytes of dataset {dataset} in cache {}: {} of {} bytes are used, {} reserved, {} \
-                 free on the disk (floor {}), and the rest is pinned or in use; raise the budget, unpin or evict a dataset",
+                "no room for {bytes} bytes of dataset {dataset} in cache {}: {} of {} bytes are used, {} \
+                 reserved, {} free on the disk (floor {}), and the rest is pinned or in use; raise the \
+                 budget, unpin or evict a dataset",
                 self.disk().root().display(),
                 space.used,
                 space.budget,

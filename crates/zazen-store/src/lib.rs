@@ -31,6 +31,7 @@ mod segments;
 mod several;
 mod state;
 mod store;
+mod superseded;
 mod types;
 
 pub use activity::ScanGuard;

@@ -22,8 +22,8 @@ pub(crate) fn drop_datasets<D: Disk>(
     }
     if !old.is_empty() {
         let text = format!(
-            "cache root {}: dropped {} datasets of an earlier release, which could take one series of frames for \
-             another; they are fetched again",
+            "cache root {}: dropped {} datasets of an earlier release, which could take one series of frames \
+             for another; they are fetched again",
             disk.root().display(),
             old.len()
         );

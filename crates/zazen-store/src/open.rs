@@ -165,8 +165,8 @@ impl<D: Disk> Store<D> {
         let over = account.used.saturating_sub(account.budget);
         if over > 0 && !self.carry_out(MakeRoom::shrink(over, account.budget), 0, None)? {
             let text = format!(
-                "cache root {}: {} bytes are in use, {over} more than the budget, and all of it is pinned; unpin a \
-                 dataset or raise the budget",
+                "cache root {}: {} bytes are in use, {over} more than the budget, and all of it is pinned; \
+                 unpin a dataset or raise the budget",
                 self.disk().root().display(),
                 account.used
             );

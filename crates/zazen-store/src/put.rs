@@ -149,9 +149,9 @@ impl<D: Disk> Store<D> {
         Error::new(
             ErrorKind::Conflict,
             format!(
-                "frame {} of dataset {dataset} is here already with other bytes ({} bytes, checksum {:016x}; now {} \
-                 bytes, {:016x}) and no sign that its source changed; the first one is kept. Number frames uniquely, \
-                 or evict it if it is wrong",
+                "frame {} of dataset {dataset} is here already with other bytes ({} bytes, checksum {:016x}; \
+                 now {} bytes, {:016x}) and no sign that its source changed; the first one is kept. Number \
+                 frames uniquely, or evict it if it is wrong",
                 meta.number, old.length, old.checksum, meta.length, meta.checksum
             ),
         )

@@ -1,16 +1,17 @@
 //! One cache over several disks: a store on each, and which of them a frame goes to.
 //!
 //! Invariants: each disk has its budget, its logs and its failures for itself, and each frame lies
-//! on one disk. Losing a disk costs the frames that lie on it, and nothing else. Where a number is
-//! on two disks after all (one of them took no changes for a while, so that a newer copy went
-//! elsewhere), no copy is handed out unless it is known to be the newer one: the cache is never the
-//! only copy.
+//! on one disk. Losing a disk costs the frames that lie on it, and nothing else. If a disk takes no
+//! changes and a newer copy goes to another disk, the old copy counts no more, even if the newer
+//! one is evicted later (`superseded.rs`). If a number is on two disks after all, and nobody knows
+//! which copy is the newer one, both are dropped: the cache is never the only copy.
 //!
 //! With one disk, every call goes straight to its store.
 
 use crate::activity::ScanGuard;
 use crate::put::Put;
 use crate::store::Store;
+use crate::superseded::Superseded;
 use crate::types::{DatasetSummary, EntriesCursor, Entry, OpenFrame, Space, Stored};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +30,7 @@ const TROUBLE_EVERY: Duration = Duration::from_secs(60);
 /// The stores of one cache. Shared by threads.
 pub struct Stores<D: Disk> {
     all: Vec<Arc<Store<D>>>,
+    superseded: Arc<Superseded<D>>,
     unions: Mutex<BTreeMap<RelPath, Union>>,
     trouble: Seldom,
 }
@@ -41,6 +43,8 @@ type DiskHoldings = (Arc<RunSet>, Arc<RunSet>, bool);
 /// What all disks hold of a dataset, as long as none of them changes.
 struct Union {
     of: Vec<DiskHoldings>,
+    /// Of [`Superseded::version`].
+    version: u64,
     whole: Holdings,
     /// Which numbers each disk hands out; no number is in two of them.
     shares: Arc<Vec<RunSet>>,
@@ -70,8 +74,12 @@ impl ScanGuards {
 /// A frame on its way to one of the disks. Dropping it without a commit leaves nothing behind.
 pub struct DiskPut<D: Disk> {
     put: Put<D>,
+    /// Which disk of `all` it goes to.
+    at: usize,
     store: Arc<Store<D>>,
+    superseded: Arc<Superseded<D>>,
     dataset: RelPath,
+    number: u64,
     /// The dataset is pinned on another disk.
     is_pinned: bool,
 }
@@ -89,6 +97,7 @@ impl<D: Disk> DiskPut<D> {
 
     /// As [`Put::commit`].
     pub fn commit(self) -> Result<Stored> {
+        self.superseded.supersede(self.at, &self.dataset, self.number)?;
         let stored = self.put.commit()?;
         pin_too(&self.store, &self.dataset, self.is_pinned);
         Ok(stored)
@@ -96,6 +105,7 @@ impl<D: Disk> DiskPut<D> {
 
     /// As [`Put::commit_computed`].
     pub fn commit_computed(self) -> Result<(Stored, u64)> {
+        self.superseded.supersede(self.at, &self.dataset, self.number)?;
         let stored = self.put.commit_computed()?;
         pin_too(&self.store, &self.dataset, self.is_pinned);
         Ok(stored)
@@ -114,7 +124,8 @@ fn pin_too<D: Disk>(store: &Arc<Store<D>>, dataset: &RelPath, is_pinned: bool) {
 
 impl<D: Disk> Stores<D> {
     /// One cache over these stores, in the order in which the operator named them. At least one.
-    /// They share the record of what was removed.
+    /// They share the record of what was removed. Copies that became old while their disk took no
+    /// changes, or was away, are dropped now.
     pub fn new(all: Vec<Arc<Store<D>>>) -> Result<Stores<D>> {
         let Some((first, others)) = all.split_first() else {
             return Err(Error::new(ErrorKind::Config, "no cache disk: give --cache DIR"));
@@ -124,7 +135,8 @@ impl<D: Disk> Stores<D> {
             return Err(Error::new(ErrorKind::Config, text));
         }
         others.iter().for_each(|other| other.share_removals(first));
-        Ok(Stores { all, unions: Mutex::default(), trouble: Seldom::every(TROUBLE_EVERY) })
+        let superseded = Arc::new(Superseded::open(&all));
+        Ok(Stores { all, superseded, unions: Mutex::default(), trouble: Seldom::every(TROUBLE_EVERY) })
     }
 
     /// The store of each disk.
@@ -157,6 +169,7 @@ impl<D: Disk> Stores<D> {
     /// What all disks hold, and which part of it each of them hands out.
     fn union(&self, dataset: &RelPath) -> (Holdings, Arc<Vec<RunSet>>) {
         loop {
+            let version = self.superseded.version();
             let of: Vec<_> = self
                 .all
                 .iter()
@@ -167,12 +180,14 @@ impl<D: Disk> Stores<D> {
                 .collect();
             let mut unions = self.unions();
             if let Some(known) = unions.get(dataset)
+                && known.version == version
                 && known.of.iter().zip(&of).all(|(one, other)| is_same(one, other))
             {
                 return (known.whole.clone(), known.shares.clone());
             }
             drop(unions);
-            let (made, doubtful) = Union::of(of);
+            let counts = self.without_void(dataset, &of);
+            let (made, doubtful) = Union::of(of, version, &counts);
             if doubtful.is_empty() || !self.drop_doubtful(dataset, &doubtful) {
                 let answer = (made.whole.clone(), made.shares.clone());
                 unions = self.unions();
@@ -185,6 +200,18 @@ impl<D: Disk> Stores<D> {
         }
     }
 
+    /// What the disks hold, without copies that do not count.
+    fn without_void(&self, dataset: &RelPath, of: &[DiskHoldings]) -> Vec<DiskHoldings> {
+        let cut = |(at, disk): (usize, &DiskHoldings)| match self.superseded.void_numbers(at, dataset) {
+            None => disk.clone(),
+            Some(void) => {
+                let without = |set: &RunSet| Arc::new(set.difference(&void));
+                (without(&disk.0), without(&disk.1), disk.2)
+            }
+        };
+        of.iter().enumerate().map(cut).collect()
+    }
+
     fn unions(&self) -> MutexGuard<'_, BTreeMap<RelPath, Union>> {
         self.unions.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -194,21 +221,41 @@ impl<D: Disk> Stores<D> {
     fn drop_doubtful(&self, dataset: &RelPath, numbers: &RunSet) -> bool {
         let mut dropped = 0u64;
         for number in numbers.iter() {
-            for store in self.all.iter().filter(|store| store.has(dataset, number)) {
-                match store.drop_frame(dataset, number) {
+            for at in self.holders(dataset, number) {
+                match self.drop_on(at, dataset, number) {
                     Ok(true) => dropped += 1,
                     Ok(false) => {}
-                    Err(error) => self.tell(&error),
+                    Err(error) => {
+                        dropped += 1;
+                        self.tell(&error);
+                    }
                 }
             }
         }
         if dropped > 0 {
             tracing::info!(
-                "dataset {dataset}: {} frames were on two disks after one of them had failed; they are fetched again",
+                "dataset {dataset}: {} frames were on two disks after one of them had failed; they are \
+                 fetched again",
                 numbers.len()
             );
         }
         dropped > 0
+    }
+
+    /// Drops the copy on disk `at`. If the disk does not take the change, the copy counts no more.
+    fn drop_on(&self, at: usize, dataset: &RelPath, number: u64) -> Result<bool> {
+        let dropped = self.all[at].drop_frame(dataset, number);
+        if dropped.is_err() && self.all.len() > 1 {
+            self.superseded.could_not_drop(at, dataset, number);
+        }
+        dropped
+    }
+
+    /// The disks whose copy of the frame counts.
+    fn holders(&self, dataset: &RelPath, number: u64) -> Vec<usize> {
+        let has =
+            |at: &usize| self.all[*at].has(dataset, number) && !self.superseded.is_void(*at, dataset, number);
+        (0..self.all.len()).filter(has).collect()
     }
 
     fn tell(&self, error: &Error) {
@@ -223,7 +270,7 @@ impl<D: Disk> Stores<D> {
             return Some(one);
         }
         let holders: Vec<&Arc<Store<D>>> =
-            self.all.iter().filter(|store| store.has(dataset, number)).collect();
+            self.holders(dataset, number).into_iter().map(|at| &self.all[at]).collect();
         match holders[..] {
             [] => None,
             [one] => Some(one),
@@ -250,16 +297,20 @@ impl<D: Disk> Stores<D> {
 
     /// `entry` of `store`, so that it is found there again.
     fn placed(&self, store: &Arc<Store<D>>, mut entry: Entry) -> Entry {
-        let at = self.all.iter().position(|other| Arc::ptr_eq(other, store)).unwrap_or(0);
-        entry.disk = u8::try_from(at).unwrap_or(0);
+        entry.disk = u8::try_from(self.position(store)).unwrap_or(0);
         entry
+    }
+
+    fn position(&self, store: &Arc<Store<D>>) -> usize {
+        self.all.iter().position(|other| Arc::ptr_eq(other, store)).unwrap_or(0)
     }
 
     fn store_of(&self, entry: &Entry) -> &Arc<Store<D>> {
         self.all.get(usize::from(entry.disk)).unwrap_or_else(|| self.first())
     }
 
-    /// As [`Store::entries`]: ordered by storage position on each disk, the disks in turn.
+    /// As [`Store::entries`]: ordered by storage position on each disk, the disks in turn. A disk
+    /// that cannot be asked gives none.
     pub fn entries(&self, dataset: &RelPath, numbers: &RunSet) -> Result<Vec<Entry>> {
         if let Some(one) = self.only() {
             return one.entries(dataset, numbers);
@@ -267,8 +318,10 @@ impl<D: Disk> Stores<D> {
         let shares = self.union(dataset).1;
         let mut lists = Vec::new();
         for (store, share) in self.all.iter().zip(shares.iter()) {
-            let entries = store.entries(dataset, &numbers.intersection(share))?;
-            lists.push(entries.into_iter().map(|entry| self.placed(store, entry)).collect());
+            match store.entries(dataset, &numbers.intersection(share)) {
+                Ok(found) => lists.push(found.into_iter().map(|entry| self.placed(store, entry)).collect()),
+                Err(error) => self.tell(&error),
+            }
         }
         Ok(in_turn(lists))
     }
@@ -321,8 +374,8 @@ impl<D: Disk> Stores<D> {
     /// As [`Store::drop_frame`], on all disks, also where one of them fails.
     pub fn drop_frame(&self, dataset: &RelPath, number: u64) -> Result<bool> {
         let (mut dropped, mut outcome) = (false, Ok(()));
-        for store in &self.all {
-            let here = store.drop_frame(dataset, number).map(|done| dropped |= done);
+        for at in 0..self.all.len() {
+            let here = self.drop_on(at, dataset, number).map(|done| dropped |= done);
             outcome = outcome.and(here);
         }
         outcome.map(|()| dropped)
@@ -330,7 +383,12 @@ impl<D: Disk> Stores<D> {
 
     /// As [`Store::drop_stale`].
     pub fn drop_stale(&self, dataset: &RelPath, entry: &Entry) -> Result<bool> {
-        self.store_of(entry).drop_stale(dataset, entry)
+        let dropped = self.store_of(entry).drop_stale(dataset, entry);
+        if dropped.is_err() && self.all.len() > 1 {
+            let (at, number) = (usize::from(entry.disk), entry.meta.number.get());
+            self.superseded.could_not_drop(at.min(self.all.len() - 1), dataset, number);
+        }
+        dropped
     }
 
     /// As [`Store::adopt`].
@@ -473,6 +531,7 @@ impl<D: Disk> Stores<D> {
 
     /// As [`Store::sync`]: all disks, also where one of them fails.
     pub fn sync(&self) -> Result<()> {
+        self.superseded.give_back();
         let mut outcome = Ok(());
         for store in &self.all {
             outcome = outcome.and(store.sync());
@@ -508,20 +567,27 @@ impl<D: Disk> Stores<D> {
         meta: &FrameMeta,
         begin: impl Fn(&Arc<Store<D>>) -> Result<Put<D>>,
     ) -> Result<DiskPut<D>> {
+        let number = meta.number.get();
         let placed = |store: &Arc<Store<D>>, put| {
             let is_pinned = self.all.len() > 1 && self.all.iter().any(|store| store.is_pinned(dataset));
-            DiskPut { put, store: store.clone(), dataset: dataset.clone(), is_pinned }
+            let (store, superseded, dataset) = (store.clone(), self.superseded.clone(), dataset.clone());
+            DiskPut { put, at: self.position(&store), store, superseded, dataset, number, is_pinned }
         };
         if let Some(one) = self.only() {
             return begin(one).map(|put| placed(one, put));
         }
-        let number = meta.number.get();
+        self.superseded.give_back();
         // A frame that is here is judged where it is. If that disk takes no changes, the new copy
         // goes elsewhere.
         let holder = self.holder(dataset, number);
         let order = match holder {
             Some(store) if store.takes_changes() => vec![store],
-            _ => self.order(number, meta.length),
+            // A disk with an old copy would compare the new one with it.
+            _ => {
+                let mut order = self.order(number, meta.length);
+                order.retain(|store| !self.superseded.is_void(self.position(store), dataset, number));
+                order
+            }
         };
         let mut failed = None;
         for store in order {
@@ -561,14 +627,15 @@ impl<D: Disk> Stores<D> {
 }
 
 impl Union {
-    /// The union of what the disks hold; and the numbers of which nobody knows which copy is newer.
-    fn of(of: Vec<DiskHoldings>) -> (Union, RunSet) {
+    /// The union of what counts on the disks, which hold `of`; and the numbers of which nobody
+    /// knows which copy is newer.
+    fn of(of: Vec<DiskHoldings>, version: u64, counts: &[DiskHoldings]) -> (Union, RunSet) {
         let holds = |(native, alien, _): &DiskHoldings| native.union(alien);
         let (mut taken, mut doubtful) = (RunSet::new(), RunSet::new());
         let mut shares = vec![RunSet::new(); of.len()];
         // Disks that take changes first: their copies are the newer ones.
         for able in [true, false] {
-            for (at, disk) in of.iter().enumerate().filter(|(_, disk)| disk.2 == able) {
+            for (at, disk) in counts.iter().enumerate().filter(|(_, disk)| disk.2 == able) {
                 let held = holds(disk);
                 if able {
                     doubtful = doubtful.union(&held.intersection(&taken));
@@ -579,11 +646,11 @@ impl Union {
         }
         shares.iter_mut().for_each(|share| *share = share.difference(&doubtful));
         let side = |pick: fn(&DiskHoldings) -> &Arc<RunSet>| {
-            let cut = of.iter().zip(&shares).map(|(disk, share)| pick(disk).intersection(share));
+            let cut = counts.iter().zip(&shares).map(|(disk, share)| pick(disk).intersection(share));
             Arc::new(RunSet::union_all(cut))
         };
         let whole = (side(|disk| &disk.0), side(|disk| &disk.1));
-        (Union { of, whole, shares: Arc::new(shares) }, doubtful)
+        (Union { of, version, whole, shares: Arc::new(shares) }, doubtful)
     }
 }
 

@@ -676,8 +676,8 @@ impl<D: Disk> Store<D> {
             let index = dataset.read_index();
             let busy = self.activity.of(dataset.path.as_str());
             text.push_str(&format!(
-                "dataset {}\n  natives {} in {} records, aliens {} in {} records, {} segments, {} bytes\n  pinned {}, \
-                 scans {}, puts {}, last use {}, layout {:?}\n",
+                "dataset {}\n  natives {} in {} records, aliens {} in {} records, {} segments, {} bytes\n  \
+                 pinned {}, scans {}, puts {}, last use {}, layout {:?}\n",
                 dataset.path,
                 index.native.live.len(),
                 index.native.log.records(),
@@ -739,8 +739,8 @@ impl<D: Disk> Store<D> {
     fn sync_disk(&self) -> Result<()> {
         if self.has_lost_writes.load(Ordering::Relaxed) {
             let text = format!(
-                "cache root {}: an earlier sync of its disk failed, and what was written before that may be lost; restart \
-                 the daemon, which looks at what is there",
+                "cache root {}: an earlier sync of its disk failed, and what was written before that may be \
+                 lost; restart the daemon, which looks at what is there",
                 self.disk.root().display()
             );
             return Err(Error::new(ErrorKind::Io, text));

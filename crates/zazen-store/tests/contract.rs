@@ -3,11 +3,11 @@
 #![allow(clippy::unwrap_used)] // helpers of tests; the configured exception sees #[test] functions only
 
 use zazen_env::{RealDisk, SimDisk};
-use zazen_store::contract::{Place, run};
+use zazen_store::contract::{DiskMaker, run};
 
 #[test]
 fn on_the_simulated_disk() {
-    run(|| -> Place<'static, SimDisk> {
+    run(|| -> DiskMaker<'static, SimDisk> {
         let disk = SimDisk::new(1, 1 << 30);
         Box::new(move || disk.clone())
     });
@@ -17,7 +17,7 @@ fn on_the_simulated_disk() {
 fn on_a_real_disk() {
     let folder = tempfile::tempdir().unwrap();
     let places = std::cell::Cell::new(0);
-    run(|| -> Place<'_, RealDisk> {
+    run(|| -> DiskMaker<'_, RealDisk> {
         places.set(places.get() + 1);
         let root = folder.path().join(places.get().to_string());
         Box::new(move || RealDisk::new(&root).unwrap())

@@ -4,8 +4,9 @@
 #![allow(clippy::unwrap_used)] // helpers of tests; the configured exception sees #[test] functions only
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use zazen_core::{ErrorKind, FrameMeta, FrameNo, Origin, RelPath, Result, RunSet, Source};
-use zazen_env::{SeededRandom, SimDisk, WatchedDisk};
+use zazen_env::{ManualClock, SeededRandom, SimDisk, WatchedDisk};
 use zazen_store::contract::series_in;
 use zazen_store::{Entry, PageCursor, Store, StoreConfig, Stored, Stores};
 use zazen_wire::checksum::frame_checksum;
@@ -19,10 +20,12 @@ fn disks(count: u64) -> Vec<SimDisk> {
     (0..count).map(|seed| SimDisk::new(seed, 64 << 20)).collect()
 }
 
+/// The health of these disks goes by a clock that stands still: a disk that failed stays so.
 fn open(disks: &[SimDisk], budget_bytes: u64) -> Several {
+    let clock = Arc::new(ManualClock::default());
     let open = |disk: &SimDisk| {
         let config = StoreConfig { budget_bytes, free_floor_bytes: 0, packed_bytes_max: 16 << 10 };
-        Store::open(WatchedDisk::new(disk.clone()), config).unwrap().0
+        Store::open(WatchedDisk::with_clock(disk.clone(), clock.clone()), config).unwrap().0
     };
     Stores::new(disks.iter().map(open).collect()).unwrap()
 }
@@ -189,10 +192,151 @@ fn a_copy_that_was_replaced_while_its_disk_failed_is_never_handed_out() {
 
     disks[0].set_read_only(false);
     let store = open(&disks, 32 << 20);
-    assert!(!held(&store).contains(0), "nobody knows which copy is the newer one");
-    assert_eq!((read(&store, 0), read(&store, 1)), (None, Some(bytes_of(1, LARGE))));
+    assert_eq!(read(&store, 0), Some(new), "the newer copy");
+    assert_eq!(
+        (on_disk(&store, 0), on_disk(&store, 1)),
+        (0, 4),
+        "which copies of the first are old is not known"
+    );
+    assert_eq!(read(&store, 1), Some(bytes_of(1, LARGE)));
+    // The next start has nothing to drop.
+    put(&store, 2, LARGE).unwrap();
+    assert_eq!(on_disk(&store, 0), 1);
+    store.sync().unwrap();
+    drop(store);
+    assert_eq!(on_disk(&open(&disks, 32 << 20), 0), 1);
+}
+
+fn dataset() -> RelPath {
+    series_in("d")
+}
+
+/// Two disks whose health goes by `clock`. Frames 0 to 3 are on them, and frame 0, which was on the
+/// first, was replaced by `new` while that disk took no changes.
+fn replaced(disks: &[SimDisk], clock: &Arc<ManualClock>, new: &[u8]) -> Several {
+    let open = |disk: &SimDisk| {
+        let config = StoreConfig { budget_bytes: 32 << 20, free_floor_bytes: 0, packed_bytes_max: 16 << 10 };
+        Store::open(WatchedDisk::with_clock(disk.clone(), clock.clone()), config).unwrap().0
+    };
+    let store = Stores::new(disks.iter().map(open).collect()).unwrap();
+    for number in 0..4 {
+        put(&store, number, LARGE).unwrap();
+    }
+    disks[0].set_read_only(true);
+    put(&store, 10, LARGE).unwrap();
+    assert_eq!(put_as(&store, 0, new, Origin::Native).unwrap(), Stored::Stored);
+    store
+}
+
+/// The newer copy goes before the disk with the old one is back. The old one would be the only one.
+#[test]
+fn an_old_copy_does_not_come_back_when_the_newer_one_was_evicted() {
+    let (disks, clock, new) = (disks(2), Arc::new(ManualClock::default()), vec![7; LARGE]);
+    let store = replaced(&disks, &clock, &new);
+    assert_eq!(store.evict(&dataset(), Some(&RunSet::range(10, 10))).unwrap().0, 1);
+    assert_eq!(store.disks()[1].drop_frame(&dataset(), 0).ok(), Some(true), "as an eviction does");
+    for step in ["while the disk fails", "when it is back", "after the next put", "after a stop"] {
+        assert!(!held(&store).contains(0) && read(&store, 0).is_none(), "{step}");
+        assert_eq!(store.entries(&dataset(), &RunSet::range(0, 0)).unwrap(), [], "{step}");
+        assert_eq!(pages(&store, &RunSet::range(0, 0)), [], "{step}");
+        assert_eq!(store.entry(&dataset(), 0).unwrap(), None, "{step}");
+        match step {
+            "while the disk fails" => {
+                disks[0].set_read_only(false);
+                clock.advance_ns(60_000_000_000);
+            }
+            "when it is back" => assert_eq!(put(&store, 12, LARGE).unwrap(), Stored::Stored),
+            _ => store.sync().unwrap(),
+        }
+    }
+    assert_eq!(on_disk(&store, 0), 2, "frames 2 and 12; the old copy of frame 0 is gone");
     assert_eq!(put_as(&store, 0, &new, Origin::Native).unwrap(), Stored::Stored);
+    drop(store);
+    let store = open(&disks, 32 << 20);
     assert_eq!(read(&store, 0), Some(new));
+    assert_eq!(read(&store, 2), Some(bytes_of(2, LARGE)), "nothing else was lost");
+}
+
+/// The same over a restart, with the disk back at once or only at a later start.
+#[test]
+fn an_old_copy_does_not_come_back_with_a_restart() {
+    for without in [false, true] {
+        let (disks, clock, new) = (disks(2), Arc::new(ManualClock::default()), vec![7; LARGE]);
+        let store = replaced(&disks, &clock, &new);
+        assert_eq!(store.disks()[1].drop_frame(&dataset(), 0).ok(), Some(true));
+        drop(store);
+        disks[0].set_read_only(false);
+        if without {
+            drop(open(&disks[1..], 32 << 20));
+        }
+        let store = open(&disks, 32 << 20);
+        assert_eq!(read(&store, 0), None, "without: {without}");
+        assert_eq!(read(&store, 1), Some(bytes_of(1, LARGE)));
+    }
+}
+
+/// A daemon starts without one of its disks, and gets newer frames.
+#[test]
+fn a_disk_that_was_away_has_old_copies_only_of_datasets_that_changed() {
+    let (disks, new) = (disks(2), vec![7; LARGE]);
+    let other = |store: &Several| {
+        let bytes = bytes_of(0, LARGE);
+        let mut put = store.put(&series_in("e"), &source(0), &meta(0, &bytes), Origin::Native).unwrap();
+        put.write(&bytes).unwrap();
+        put.commit().unwrap();
+    };
+    let store = open(&disks, 32 << 20);
+    for number in 0..4 {
+        put(&store, number, LARGE).unwrap();
+    }
+    other(&store);
+    store.sync().unwrap();
+    drop(store);
+    let store = open(&disks[1..], 32 << 20);
+    assert_eq!(put_as(&store, 0, &new, Origin::Native).unwrap(), Stored::Stored);
+    assert_eq!(store.drop_frame(&dataset(), 0).ok(), Some(true));
+    store.sync().unwrap();
+    drop(store);
+    let store = open(&disks, 32 << 20);
+    assert_eq!(
+        (read(&store, 0), read(&store, 2)),
+        (None, None),
+        "they may be older than what came meanwhile"
+    );
+    assert_eq!(read(&store, 1), Some(bytes_of(1, LARGE)));
+    assert!(
+        store.open_frame(&series_in("e"), 0).unwrap().is_some(),
+        "nothing of this dataset came meanwhile"
+    );
+}
+
+/// A frame is dropped, and its disk does not take the change.
+#[test]
+fn a_copy_that_could_not_be_dropped_counts_no_more() {
+    let (disks, clock) = (disks(2), Arc::new(ManualClock::default()));
+    let store = replaced(&disks, &clock, &[7; LARGE]);
+    let stale = store.entry(&dataset(), 2).unwrap().unwrap();
+    store.drop_stale(&dataset(), &stale).unwrap_err();
+    assert!(read(&store, 2).is_none() && !held(&store).contains(2));
+    drop(store);
+    disks[0].set_read_only(false);
+    assert_eq!(read(&open(&disks, 32 << 20), 2), None);
+}
+
+/// One disk that cannot be read is as if it had nothing.
+#[test]
+fn entries_of_the_other_disks_come_when_one_cannot_be_read() {
+    let disks = disks(2);
+    let store = open(&disks, 32 << 20);
+    for number in 0..8 {
+        put(&store, number, SMALL + number as usize).unwrap();
+    }
+    for number in 256..264 {
+        put(&store, number, SMALL).unwrap();
+    }
+    disks[0].fail_read_at(disks[0].reads() + 1);
+    let entries = store.entries(&dataset(), &RunSet::range(0, 511)).unwrap();
+    assert_eq!(entries.len(), 8, "those of the disk that can be read");
 }
 
 #[test]

@@ -170,7 +170,8 @@ fn mistakes() -> Vec<(&'static str, &'static str)> {
         ("nothing to forward", "/* nothing here */"),
         (
             "a second START",
-            "/* START-ZAZEN-SCANNER ID=7 INIT=NULL FINI=NULL */\nvoid f(void);\n/* START-ZAZEN-SCANNER ID=8 INIT=NULL FINI=NULL */",
+            "/* START-ZAZEN-SCANNER ID=7 INIT=NULL FINI=NULL */\nvoid f(void);\n/* START-ZAZEN-SCANNER ID=8 \
+             INIT=NULL FINI=NULL */",
         ),
         ("comment without an end", "int f(int a /* in:obj */);\n/* and so on"),
         ("missing annotation", "int f(int fd /* in:obj */, void *buf, const char *name);"),

@@ -108,7 +108,8 @@ impl Checks {
         match (1..oldest).rev().find(is_version) {
             Some(_) if backing.was_away(asked_ns.saturating_sub(OUTAGE_MEMORY_NS), now_ns) => {}
             Some(old) => self.fail(format!(
-                "stale bytes: {frame} was read in version {old}, though version {oldest} was there when it was asked for"
+                "stale bytes: {frame} was read in version {old}, though version {oldest} was there when it \
+                 was asked for"
             )),
             None => self.fail(format!("wrong bytes: {} bytes that are no version of {frame}", bytes.len())),
         }

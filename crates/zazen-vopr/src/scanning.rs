@@ -328,7 +328,7 @@ impl World {
         let Some(waiting) = self.nodes[node].waiting.remove(&ticket) else { return };
         let Waiting { conn, scan, frame, proof, share, .. } = waiting;
         let way = match result {
-            Ok(Outcome::Stored(_) | Outcome::Present) => Ok(Way::Cached(proof)),
+            Ok(Outcome::Stored(_) | Outcome::Given(_) | Outcome::Present) => Ok(Way::Cached(proof)),
             Ok(Outcome::NoRoom | Outcome::CacheFailed | Outcome::Contended) => self.inline(node, frame),
             Err((kind, message)) => Err(Error::new(kind, message)),
         };

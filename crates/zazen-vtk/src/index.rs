@@ -5,6 +5,7 @@ use crate::series;
 use crate::tree::{Files, Tree};
 use crate::xml::{self, Listed, refused};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use zazen_core::{Error, ErrorKind, Result};
 
 /// The most time steps of an index.
@@ -15,7 +16,7 @@ const DEPTH_MAX: usize = 8;
 const INDEXES: [&str; 11] =
     ["vtm", "vtmb", "vtpd", "vtpc", "pvd", "pvtu", "pvti", "pvtr", "pvts", "pvtp", "pvthtg"];
 /// Endings of files with data.
-const DATA: [&str; 8] = ["vtu", "vti", "vtr", "vts", "vtp", "htg", "vtt", "vtk"];
+const DATA: [&str; 9] = ["vtu", "vti", "vtr", "vts", "vtp", "htg", "vtt", "vtk", "vtkhdf"];
 
 /// A visualization over time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -33,10 +34,24 @@ pub struct Step {
     pub files: Vec<String>,
     /// The blocks.
     pub tree: Tree,
+    /// By file of a structured piece: extents (first and last point along x, y and z) of other
+    /// pieces that have some of its cells too, as ghost layers do.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub covered: BTreeMap<usize, Vec<[i32; 6]>>,
+    /// Field data of the whole step, as a file of VTK's of its own (`.vtp` without points).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field_data: Option<String>,
     /// Why the step cannot be shown: its own index file is missing or damaged. Then it has no
     /// files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
+}
+
+impl Step {
+    /// A step that can be shown.
+    pub fn new(time: f64, files: Vec<String>, tree: Tree) -> Step {
+        Step { time, files, tree, covered: BTreeMap::new(), field_data: None, trouble: None }
+    }
 }
 
 impl Index {
@@ -85,12 +100,6 @@ impl Reading<'_> {
                 Listed::Collection(listed) => return Ok(self.grouped(name, listed)),
                 _ => return Err(refused("a .pvd file is a Collection, and this is none".into())),
             },
-            "vtkhdf" | "hdf" | "h5" => {
-                return Err(Error::new(
-                    ErrorKind::Unsupported,
-                    "VTKHDF keeps all parts in one file, and Zazen shares out files; use VTK's own reader",
-                ));
-            }
             _ => vec![(0.0, name.to_owned())],
         };
         check_count(listed.len())?;
@@ -126,7 +135,8 @@ impl Reading<'_> {
             let children: Result<Vec<_>> = parts.iter().map(grow).collect();
             steps.push(match children {
                 Ok(children) => {
-                    Step { time, files: files.listed, tree: Tree::Blocks(children), trouble: None }
+                    let tree = Tree::Blocks(children);
+                    Step { covered: files.covered, ..Step::new(time, files.listed, tree) }
                 }
                 Err(error) => troubled(time, &error),
             });
@@ -141,7 +151,8 @@ impl Reading<'_> {
     fn step(&mut self, time: f64, path: &str) -> Result<Step> {
         let mut files = Files::default();
         let tree = self.below(path.to_owned(), &mut files, 0)?;
-        Ok(Step { time, files: files.listed, tree, trouble: None })
+        let field_data = files.field_data.take();
+        Ok(Step { covered: files.covered, field_data, ..Step::new(time, files.listed, tree) })
     }
 
     /// The tree of `path`, which is an index or a file with data.
@@ -154,10 +165,15 @@ impl Reading<'_> {
         }
         let text = self.text(&path)?;
         match xml::parse(&text)? {
-            Listed::Step(leaf) => leaf.grow(files, &mut |file, files| {
-                let file = beside(&path, &file);
-                self.below(file.clone(), files, depth + 1).map_err(|error| error.within(&file))
-            }),
+            Listed::Step(leaf, field_data) => {
+                if depth == 0 {
+                    files.field_data = field_data;
+                }
+                leaf.grow(files, &mut |file, files| {
+                    let file = beside(&path, &file);
+                    self.below(file.clone(), files, depth + 1).map_err(|error| error.within(&file))
+                })
+            }
             Listed::Data => Ok(files.add(path)),
             Listed::Collection(_) => Err(refused("time steps within a time step".into())),
         }
@@ -175,7 +191,7 @@ fn with_parts(listed: Vec<(f64, String)>) -> Vec<(f64, usize, String)> {
 }
 
 fn troubled(time: f64, error: &Error) -> Step {
-    Step { time, files: Vec::new(), tree: Tree::Empty, trouble: Some(error.to_string()) }
+    Step { trouble: Some(error.to_string()), ..Step::new(time, Vec::new(), Tree::Empty) }
 }
 
 fn check_count(steps: usize) -> Result<()> {

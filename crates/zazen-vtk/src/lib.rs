@@ -6,6 +6,7 @@
 //!
 //! Paths in an [`Index`] are relative to the index file's directory, or absolute.
 
+mod extent;
 mod index;
 mod path;
 mod series;

@@ -1,6 +1,8 @@
 //! The tree of a time step: blocks, pieces, and the files at its leaves.
 
+use crate::extent::Extent;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use zazen_core::{Error, ErrorKind, Result};
 
 /// The most files of a time step, and nodes of its tree.
@@ -24,7 +26,11 @@ pub enum Tree {
 #[derive(Default)]
 pub(crate) struct Files {
     pub(crate) listed: Vec<String>,
-    known: std::collections::BTreeMap<String, usize>,
+    /// By file, the extents of earlier pieces that share cells with it.
+    pub(crate) covered: BTreeMap<usize, Vec<Extent>>,
+    /// Field data of the whole step.
+    pub(crate) field_data: Option<String>,
+    known: BTreeMap<String, usize>,
     nodes: usize,
 }
 

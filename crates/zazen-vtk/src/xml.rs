@@ -1,5 +1,6 @@
 //! VTK's XML index files.
 
+use crate::extent::{Extent, covered_before};
 use crate::tree::{Files, Tree, by_index};
 use roxmltree::{Document, Node, ParsingOptions};
 use zazen_core::{Error, ErrorKind, Result};
@@ -11,8 +12,8 @@ const DEPTH_MAX: usize = 64;
 
 /// What an XML file lists.
 pub(crate) enum Listed {
-    /// The tree of one time step.
-    Step(Leaf),
+    /// The tree of one time step, and its field data (see [`field_data`]).
+    Step(Leaf, Option<String>),
     /// `.pvd`: (time, part, file), in the file's order.
     Collection(Vec<(f64, usize, String)>),
     /// Data, not an index.
@@ -23,6 +24,8 @@ pub(crate) enum Listed {
 pub(crate) enum Leaf {
     Empty,
     File(String),
+    /// A file of a structured piece, and the extents of earlier pieces that share cells with it.
+    Covered(String, Vec<Extent>),
     Blocks(Vec<(usize, Option<String>, Leaf)>),
     Pieces(Vec<(usize, Option<String>, Leaf)>),
 }
@@ -50,12 +53,15 @@ pub(crate) fn parse(text: &str) -> Result<Listed> {
     // Files of the format's first version have the blocks right beneath VTKFile.
     let body = root.children().find(|node| node.tag_name().name() == kind).unwrap_or(root);
     match kind {
-        "vtkMultiBlockDataSet" => Ok(Listed::Step(Leaf::Blocks(entries(body, 0)?))),
-        "vtkMultiPieceDataSet" | "vtkPartitionedDataSet" => Ok(Listed::Step(Leaf::Pieces(entries(body, 0)?))),
-        "vtkPartitionedDataSetCollection" => Ok(Listed::Step(Leaf::Blocks(entries(body, 0)?))),
+        "vtkMultiBlockDataSet" | "vtkPartitionedDataSetCollection" => {
+            Ok(Listed::Step(Leaf::Blocks(entries(body, 0)?), field_data(text, root)))
+        }
+        "vtkMultiPieceDataSet" | "vtkPartitionedDataSet" => {
+            Ok(Listed::Step(Leaf::Pieces(entries(body, 0)?), field_data(text, root)))
+        }
         "Collection" => collection(body),
         _ if kind.strip_prefix('P').is_some_and(|kind| DATA.contains(&kind)) => {
-            Ok(Listed::Step(Leaf::Pieces(sources(body)?)))
+            Ok(Listed::Step(Leaf::Pieces(sources(body)?), None))
         }
         _ if DATA.contains(&kind) => Ok(Listed::Data),
         _ => Err(refused(format!("its type is {kind:?}, which is no index of files that Zazen knows"))),
@@ -93,12 +99,46 @@ fn entries(body: Node<'_, '_>, depth: usize) -> Result<Vec<(usize, Option<String
 }
 
 fn sources(body: Node<'_, '_>) -> Result<Vec<(usize, Option<String>, Leaf)>> {
-    let pieces = elements(body).filter(|node| node.tag_name().name() == "Piece");
-    let piece = |(index, node): (usize, Node<'_, '_>)| match node.attribute("Source") {
-        Some(file) if !file.is_empty() => Ok((index, None, Leaf::File(file.to_owned()))),
-        _ => Err(lacks(node, "Source")),
+    let pieces: Vec<_> = elements(body).filter(|node| node.tag_name().name() == "Piece").collect();
+    let extents: Option<Vec<Extent>> = pieces.iter().map(|piece| extent(*piece)).collect();
+    let mut before = extents.map_or(Ok(Vec::new()), |extents| covered_before(&extents))?.into_iter();
+    let piece = |(index, node): (usize, &Node<'_, '_>)| {
+        let file = node.attribute("Source").filter(|file| !file.is_empty());
+        let file = file.ok_or_else(|| lacks(*node, "Source"))?.to_owned();
+        let leaf = match before.next().unwrap_or_default() {
+            before if before.is_empty() => Leaf::File(file),
+            before => Leaf::Covered(file, before),
+        };
+        Ok((index, None, leaf))
     };
-    pieces.enumerate().map(piece).collect()
+    pieces.iter().enumerate().map(piece).collect()
+}
+
+fn extent(piece: Node<'_, '_>) -> Option<Extent> {
+    let numbers = piece.attribute("Extent")?.split_whitespace().map(str::parse);
+    numbers.collect::<std::result::Result<Vec<i32>, _>>().ok()?.try_into().ok()
+}
+
+/// The field data of a whole step, as a file of VTK's of its own: polygons without points.
+fn field_data(text: &str, root: Node<'_, '_>) -> Option<String> {
+    let node = root.descendants().find(|node| {
+        let parent = node.parent();
+        node.tag_name().name() == "FieldData"
+            && (parent == Some(root) || parent.and_then(|parent| parent.parent()) == Some(root))
+    })?;
+    let plain = |text: &&str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'.');
+    let attribute = |name: &str| {
+        let value = root.attribute(name).filter(plain);
+        value.map(|value| format!(" {name}=\"{value}\"")).unwrap_or_default()
+    };
+    let attributes: String =
+        ["version", "byte_order", "header_type", "compressor"].into_iter().map(attribute).collect();
+    let appended = elements(root).find(|node| node.tag_name().name() == "AppendedData");
+    let appended = appended.and_then(|node| text.get(node.range())).unwrap_or_default();
+    Some(format!(
+        "<VTKFile type=\"PolyData\"{attributes}><PolyData>{}<Piece NumberOfPoints=\"0\"/></PolyData>{appended}</VTKFile>",
+        text.get(node.range())?
+    ))
 }
 
 fn collection(body: Node<'_, '_>) -> Result<Listed> {
@@ -155,6 +195,16 @@ impl Leaf {
         Ok(match self {
             Leaf::Empty => Tree::Empty,
             Leaf::File(file) => below(file, files)?,
+            Leaf::Covered(file, before) => {
+                let known = files.listed.len();
+                let tree = below(file, files)?;
+                match tree {
+                    // A file that two pieces name has its cells once.
+                    Tree::File(at) if at >= known => drop(files.covered.insert(at, before)),
+                    _ => {}
+                }
+                tree
+            }
             Leaf::Blocks(children) => Tree::Blocks(each(children, files)?),
             Leaf::Pieces(children) => Tree::Pieces(each(children, files)?),
         })

@@ -91,8 +91,8 @@ impl CacheState {
                 let known = whole.prefixes.entry(directory.clone()).or_insert_with(|| prefix.clone());
                 if known != prefix {
                     let text = format!(
-                        "cache {} was part of another cache, where datasets of {directory} had other names; empty it, or \
-                         leave it out",
+                        "cache {} was part of another cache, where datasets of {directory} had other names; \
+                         empty it, or leave it out",
                         root.display()
                     );
                     return Err(Error::new(ErrorKind::Config, text));
@@ -103,9 +103,9 @@ impl CacheState {
         for (directory, prefix) in &whole.prefixes {
             if let Some(other) = owners.insert(prefix, directory) {
                 let text = format!(
-                    "the cache disks give datasets of {other} and of {directory} the same names; some of these disks \
-                     were part of another cache, or absent when a backing directory was added: empty those, or leave \
-                     them out"
+                    "the cache disks give datasets of {other} and of {directory} the same names; some of \
+                     these disks were part of another cache, or absent when a backing directory was added: \
+                     empty those, or leave them out"
                 );
                 return Err(Error::new(ErrorKind::Config, text));
             }
@@ -280,7 +280,8 @@ impl BackingRoots {
                 return Err(Error::new(
                     ErrorKind::InvalidArgument,
                     format!(
-                        "{path}: the name {first} stands for another backing directory in this cache; rename it"
+                        "{path}: the name {first} stands for another backing directory in this cache; rename \
+                         it"
                     ),
                 ));
             }

@@ -2,9 +2,9 @@
 //!
 //! A call for a few frames gets small packed frames as bytes, whoever calls.
 //!
-//! Invariant: a descriptor shows its receiver nothing but what it may read. A file that packs several frames goes only to
-//! root and the daemon's user, who could open it by its path; other users get copies of their frames' bytes, and no
-//! path of the cache.
+//! Invariant: a descriptor shows its receiver nothing but what it may read. A file that packs
+//! several frames goes only to root and the daemon's user, who could open it by its path; other
+//! users get copies of their frames' bytes, and no path of the cache.
 
 use crate::counters::Counters;
 use crate::node::Node;
@@ -88,7 +88,8 @@ impl Batch {
         Some(self.fds.len() as u16 - 1)
     }
 
-    /// Adds the frame of `entry` without opening anything, if the last descriptor is of the file that packs it too.
+    /// Adds the frame of `entry` without opening anything, if the last descriptor is of the file
+    /// that packs it too.
     pub(crate) fn cached_beside(&mut self, node: &Node, entry: &Entry, delivery: Delivery) -> bool {
         let Some(last) = self.last_entry.as_ref().filter(|last| last.is_packed_with(entry)) else {
             return false;
@@ -98,7 +99,7 @@ impl Batch {
             return false;
         }
         let fd = self.fds.len() as u16 - 1;
-        let place = Place { fd: Some(fd), offset: entry.offset, path: &entry.path, whole: false };
+        let place = FileRange { fd: Some(fd), offset: entry.offset, path: &entry.path, whole: false };
         self.cached_in(&node.counters, &entry.meta, place, delivery);
         true
     }
@@ -121,8 +122,8 @@ impl Batch {
         });
     }
 
-    /// Adds a cached frame. `entry` is where it lies, if that is known. `Corrupt` if its bytes had to be looked at and do
-    /// not match their checksum.
+    /// Adds a cached frame. `entry` is where it lies, if that is known. `Corrupt` if its bytes had
+    /// to be looked at and do not match their checksum.
     pub(crate) fn cached(
         &mut self,
         node: &Node,
@@ -137,13 +138,13 @@ impl Batch {
         self.fds.push(file.into());
         let fd = Some(self.fds.len() as u16 - 1);
         self.last_entry = entry.filter(|entry| entry.is_packed()).cloned();
-        let place = Place { fd, offset, path: &path, whole: !is_packed };
+        let place = FileRange { fd, offset, path: &path, whole: !is_packed };
         self.cached_in(&node.counters, &meta, place, delivery);
         Ok(())
     }
 
-    /// Adds a frame of a file that holds others, too, as bytes. They are compared with their checksum here: what took
-    /// its place meanwhile may be a frame that this user must not see.
+    /// Adds a frame of a file that holds others, too, as bytes. They are compared with their
+    /// checksum here: what took its place meanwhile may be a frame that this user must not see.
     fn copied(
         &mut self,
         node: &Node,
@@ -160,12 +161,12 @@ impl Batch {
             let what = format!("frame {}: its copy does not match its checksum", meta.number);
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
-        let place = Place { fd: None, offset: begin as u64, path: Path::new(""), whole: false };
+        let place = FileRange { fd: None, offset: begin as u64, path: Path::new(""), whole: false };
         self.cached_in(&node.counters, meta, place, delivery);
         Ok(())
     }
 
-    fn cached_in(&mut self, counters: &Counters, meta: &FrameMeta, place: Place<'_>, delivery: Delivery) {
+    fn cached_in(&mut self, counters: &Counters, meta: &FrameMeta, place: FileRange<'_>, delivery: Delivery) {
         match delivery {
             Delivery::Native => {
                 counters.native_reads.add(1);
@@ -222,8 +223,8 @@ impl Batch {
         Ok(())
     }
 
-    /// The bytes of inline frames follow each other in the bulk part in the order of the entries; `offset` is the
-    /// place in the bulk part.
+    /// The bytes of inline frames follow each other in the bulk part in the order of the entries;
+    /// `offset` is the place in the bulk part.
     pub(crate) fn inline(
         &mut self,
         node: &Node,
@@ -251,7 +252,7 @@ impl Batch {
 }
 
 /// Where the bytes of a cached frame are.
-struct Place<'a> {
+struct FileRange<'a> {
     /// The descriptor's index; `None`: in the bulk part.
     fd: Option<u16>,
     offset: u64,

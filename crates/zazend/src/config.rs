@@ -1,6 +1,7 @@
 //! What a daemon is told: flags, a TOML file, defaults; in that order of precedence.
 //!
-//! Invariant: an unknown key or a bad value is an error that names file or flag; nothing is silently ignored.
+//! Invariant: an unknown key or a bad value is an error that names file or flag; nothing is
+//! silently ignored.
 
 use crate::namespace_settings::{NamespaceArgs, NamespaceConfig, NamespaceTable};
 use crate::peers::PeerList;
@@ -29,40 +30,45 @@ Examples:
   zazend --cache /ssd/zazen --backing /lustre --listen 0.0.0.0 --key /etc/zazen/key --budget 800G
   zazend --config /etc/zazen/zazend.toml --check";
 
-/// zazend: keeps frames of scientific data on this node's disk and hands them to the programs that compute here.
+/// zazend: keeps frames of scientific data on this node's disk and hands them to the programs that
+/// compute here.
 ///
-/// Run one per node. Flags win over the file given with --config. SIGTERM drains and stops, a second one stops at
-/// once; SIGUSR1 writes the whole state to the log (or to --dump-file); SIGHUP reads the file and the key again, takes
-/// what a running daemon can change, and names in the log what needs a restart.
+/// Run one per node. Flags win over the file given with --config. SIGTERM drains and stops, a
+/// second one stops at once; SIGUSR1 writes the whole state to the log (or to --dump-file); SIGHUP
+/// reads the file and the key again, takes what a running daemon can change, and names in the log
+/// what needs a restart.
 #[derive(Parser, Clone, Debug, Default)]
 #[command(name = "zazend", version, max_term_width = 110, after_help = EXAMPLES)]
 pub struct Args {
     /// Directory for cached frames, on a local disk, once for each disk; made if it doesn't exist
     #[arg(long, value_name = "DIR")]
     pub cache: Vec<PathBuf>,
-    /// Backing store as users spell it, once for each: an absolute directory, or DIR=tcp://HOST:PORT for the same
-    /// spelling read through a file server
+    /// Backing store as users spell it, once for each: an absolute directory, or
+    /// DIR=tcp://HOST:PORT for the same spelling read through a file server
     #[arg(long, value_name = "DIR[=tcp://HOST:PORT]")]
     pub backing: Vec<String>,
-    /// Accept writers and tools of other nodes at this address (needs --key); port 7345 if none is given, 0 picks one
+    /// Accept writers and tools of other nodes at this address (needs --key); port 7345 if none is
+    /// given, 0 picks one
     #[arg(long, value_name = "HOST[:PORT]")]
     pub listen: Option<String>,
-    /// Unix socket for this node's programs [default: $ZAZEN_SOCKET, /run/zazen/zazend.sock as root, else
-    /// $XDG_RUNTIME_DIR/zazen/zazend.sock or ~/.zazen/zazend-HOST.sock]
+    /// Unix socket for this node's programs [default: $ZAZEN_SOCKET, /run/zazen/zazend.sock as
+    /// root, else $XDG_RUNTIME_DIR/zazen/zazend.sock or ~/.zazen/zazend-HOST.sock]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
     /// Cluster key file, the same on all nodes (`zazen key new FILE` makes one)
     #[arg(long, value_name = "FILE", env = "ZAZEN_KEY")]
     pub key: Option<PathBuf>,
-    /// Other nodes, which are asked for blocks of files before the backing store: a file with one host:port a line,
-    /// or host:port,host:port; the same list on all nodes (needs --key) [default: none]
+    /// Other nodes, which are asked for blocks of files before the backing store: a file with one
+    /// host:port a line, or host:port,host:port; the same list on all nodes (needs --key) [default:
+    /// none]
     #[arg(long, value_name = "FILE|LIST")]
     pub peers: Option<String>,
-    /// Bytes that the cache may use of each disk, such as 200G; or once for each --cache, in their order [default:
-    /// 80 % of what is free at the first start]
+    /// Bytes that the cache may use of each disk, such as 200G; or once for each --cache, in their
+    /// order [default: 80 % of what is free at the first start]
     #[arg(long, value_name = "SIZE")]
     pub budget: Vec<String>,
-    /// Free bytes of the cache's file system that are never used [default: 5G, or 5 % of a smaller disk]
+    /// Free bytes of the cache's file system that are never used [default: 5G, or 5 % of a smaller
+    /// disk]
     #[arg(long, value_name = "SIZE")]
     pub free_floor: Option<String>,
     /// Serve Prometheus metrics at http://HOST:PORT/metrics; port 0 picks one [default: off]
@@ -74,16 +80,19 @@ pub struct Args {
     /// Read settings from this TOML file; flags win over it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// What is logged: error, warn, info, debug, trace or off; or per part, such as warn,zazen_store=debug [default: info]
+    /// What is logged: error, warn, info, debug, trace or off; or per part, such as
+    /// warn,zazen_store=debug [default: info]
     #[arg(long, value_name = "LEVEL", env = "ZAZEN_LOG")]
     pub log: Option<String>,
     /// Check every setting, say what the daemon would do, and exit (0: good, 1: bad)
     #[arg(long)]
     pub check: bool,
-    /// Readers that programs should have in flight on the cache's disk, or auto: 1 on a spinning disk, 8 on flash
+    /// Readers that programs should have in flight on the cache's disk, or auto: 1 on a spinning
+    /// disk, 8 on flash
     #[arg(long, value_name = "N|auto")]
     pub readers: Option<String>,
-    /// Compare a cached frame with its source before handing it out: always, or never (sources never change)
+    /// Compare a cached frame with its source before handing it out: always, or never (sources
+    /// never change)
     #[arg(long, value_name = "always|never")]
     pub validate: Option<String>,
     /// Fetches from the backing store at once for each user [default: 8]
@@ -92,7 +101,8 @@ pub struct Args {
     /// Connections at once [default: 4096, or half of the descriptors that the system gives]
     #[arg(long, value_name = "N")]
     pub connections_max: Option<usize>,
-    /// Connections of one user of this machine, or of one on another [default: half of --connections-max]
+    /// Connections of one user of this machine, or of one on another [default: half of
+    /// --connections-max]
     #[arg(long, value_name = "N")]
     pub caller_connections_max: Option<usize>,
     /// Calls of one user at once; more wait [default: 512]
@@ -113,17 +123,19 @@ pub struct Args {
     /// Record each call in DIR/NAME.spans.jsonl, for `zazen sim calibrate` [default: off]
     #[arg(long, value_name = "DIR")]
     pub spans: Option<PathBuf>,
-    /// Serve this plug-in (posix, stream, or a file), in a process of its own, or with :in-process in the daemon's;
-    /// once for each
+    /// Serve this plug-in (posix, stream, or a file), in a process of its own, or with :in-process
+    /// in the daemon's; once for each
     #[arg(long, value_name = "PLUGIN[:in-process]")]
     pub plugin: Vec<String>,
-    /// Let programs forward files below this folder, once for each [default: the folders of --backing]
+    /// Let programs forward files below this folder, once for each [default: the folders of
+    /// --backing]
     #[arg(long, value_name = "DIR")]
     pub export: Vec<PathBuf>,
     /// The namespace.
     #[command(flatten)]
     pub namespace: NamespaceArgs,
-    /// Once serving, write {"socket","listen","metrics","pid","node"} as JSON to this file descriptor
+    /// Once serving, write {"socket","listen","metrics","pid","node"} as JSON to this file
+    /// descriptor
     #[arg(long, value_name = "N")]
     pub ready_fd: Option<i32>,
     /// Once serving, write the same JSON to this file
@@ -196,7 +208,8 @@ impl<T: Clone> OneOrMany<T> {
 pub struct CacheSpec {
     /// Directory for cached frames.
     pub root: PathBuf,
-    /// Bytes that the cache may use of it; `None`: [`DEFAULT_BUDGET_PERCENT`] of what is free at the first start.
+    /// Bytes that the cache may use of it; `None`: [`DEFAULT_BUDGET_PERCENT`] of what is free at
+    /// the first start.
     pub budget_bytes: Option<u64>,
 }
 
@@ -285,7 +298,8 @@ impl Config {
         let (listen, key) = (args.listen.clone().or(file.listen), args.key.clone().or(file.key));
         if listen.is_some() && key.is_none() {
             return Err(refuse(
-                "listen is set but no cluster key: give --key FILE (`zazen key new FILE` makes one; the same on all nodes)",
+                "listen is set but no cluster key: give --key FILE (`zazen key new FILE` makes one; the same \
+                 on all nodes)",
             ));
         }
         let peers = args.peers.clone().or(file.peers).as_deref().map(PeerList::parse).transpose()?;
@@ -456,8 +470,8 @@ fn parse_backing(told: &[String]) -> Result<Vec<BackingSpec>> {
 /// What is logged where nobody says.
 pub const DEFAULT_LOG: &str = "info";
 
-/// Refuses what the log's filter would take for the name of a part of the program: with `log = "verbose"` nothing
-/// would be logged.
+/// Refuses what the log's filter would take for the name of a part of the program: with `log =
+/// "verbose"` nothing would be logged.
 fn check_log(text: Option<String>) -> Result<String> {
     let text = text.unwrap_or_else(|| DEFAULT_LOG.to_owned());
     let is_level = |level: &str| {
@@ -506,8 +520,8 @@ pub fn check_budget(config: &Config) -> Result<()> {
     match config.caches.iter().filter_map(|spec| spec.budget_bytes).min() {
         None | Some(BUDGET_BYTES_MIN..) => Ok(()),
         Some(bytes) => Err(refuse(format!(
-            "budget: {} holds next to nothing, for logs count too; give at least {}, or leave it out for {} % of the \
-             free space",
+            "budget: {} holds next to nothing, for logs count too; give at least {}, or leave it out for {} % \
+             of the free space",
             byte_size::show(bytes),
             byte_size::show(BUDGET_BYTES_MIN),
             DEFAULT_BUDGET_PERCENT

@@ -430,6 +430,30 @@ pub(crate) fn offer_turns(socket: &Path, disks: &BTreeSet<Option<u64>>) -> Resul
     Ok(())
 }
 
+/// Puts the lock files of `new` in the place of those of `old`. Lock files of a disk that has turns
+/// before and after stay, because readers hold them. If it fails, the lock files are as before.
+pub(crate) fn change_turns(
+    socket: &Path,
+    old: &BTreeSet<Option<u64>>,
+    new: &BTreeSet<Option<u64>>,
+) -> Result<()> {
+    let offer = |device: Option<u64>, wanted: bool| {
+        turn_suffixes(device).iter().rev().try_for_each(|suffix| offer_lock(socket, suffix, wanted))
+    };
+    let made = new.difference(old).try_for_each(|device| offer(*device, true));
+    if made.is_err() {
+        new.difference(old).for_each(|device| drop(offer(*device, false)));
+        return made;
+    }
+    // A file that cannot be removed costs readers a turn at a disk that needs none.
+    for device in old.difference(new) {
+        if let Err(error) = offer(*device, false) {
+            tracing::warn!("{error}");
+        }
+    }
+    Ok(())
+}
+
 /// The devices of lock files that are there.
 fn left_turns(socket: &Path) -> Vec<Option<u64>> {
     let (Some(folder), Some(name)) = (socket.parent(), socket.file_name().and_then(|name| name.to_str()))
@@ -465,4 +489,38 @@ fn offer_lock(socket: &Path, suffix: &str, wanted: bool) -> Result<()> {
         false => Ok(()),
     });
     made.map_err(|error| Error::io(format!("lock file for readers {}", path.display()), error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lock files beside a socket, with their inodes.
+    fn locks(folder: &Path) -> std::collections::BTreeMap<String, u64> {
+        let found = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+        found
+            .map(|entry| (entry.file_name().into_string().unwrap(), entry.metadata().unwrap().ino()))
+            .collect()
+    }
+
+    #[test]
+    fn a_lock_file_that_is_still_wanted_stays_the_same_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("z.sock");
+        let disks = |of: &[u64]| of.iter().map(|device| Some(*device)).collect::<BTreeSet<_>>();
+        offer_turns(&socket, &disks(&[1, 2])).unwrap();
+        let before = locks(folder.path());
+        assert_eq!(before.len(), 4, "{before:?}");
+        change_turns(&socket, &disks(&[1, 2]), &disks(&[2, 3])).unwrap();
+        let after = locks(folder.path());
+        let of = |device: &str| after.iter().filter(|(name, _)| name.ends_with(device)).collect::<Vec<_>>();
+        assert_eq!((of("-1").len(), of("-2").len(), of("-3").len()), (0, 2, 2), "{after:?}");
+        assert!(of("-2").iter().all(|(name, inode)| before.get(*name) == Some(inode)));
+        // What cannot be made leaves all as it was.
+        std::fs::create_dir(folder.path().join("z.sock.turn-5")).unwrap();
+        change_turns(&socket, &disks(&[2, 3]), &disks(&[4, 5])).unwrap_err();
+        let mut left = locks(folder.path());
+        left.remove("z.sock.turn-5");
+        assert_eq!(left, after);
+    }
 }

@@ -1,6 +1,8 @@
-//! What a node tells `zazen doctor`: kernel, limits, clock, network, cache disk, permissions, backing stores.
+//! What a node tells `zazen doctor`: kernel, limits, clock, network, cache disk, permissions,
+//! backing stores.
 //!
-//! Facts only: `zazen doctor` judges them, because it sees all nodes. A fact that the kernel does not give is null.
+//! Facts only: `zazen doctor` judges them, because it sees all nodes. A fact that the kernel does
+//! not give is null.
 
 use crate::admission::disk_kind;
 use crate::node::Node;

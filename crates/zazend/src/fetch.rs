@@ -61,9 +61,9 @@ pub fn fetch(
     // Bytes that were read ahead have been timed.
     let is_timed = file.name_led_to().is_none();
     let mut timed = is_timed.then(|| Timed::begin(node, source.length.unwrap_or(file.stat().validator.size)));
-    let (result, given) = copy_frame(node, opened, source, number, origin, file, whence);
+    let result = copy_frame(node, opened, source, number, origin, file, whence);
     match &result {
-        Ok(Outcome::Stored(bytes)) if given => {
+        Ok(Outcome::Given(bytes)) => {
             counters.peer_blocks.add(1);
             counters.peer_bytes.add(*bytes);
         }
@@ -115,7 +115,7 @@ impl Drop for Timed<'_> {
     }
 }
 
-/// Copies a frame; also whether another node gave its bytes.
+/// Copies a frame.
 fn copy_frame(
     node: &Node,
     opened: &Opened,
@@ -124,11 +124,8 @@ fn copy_frame(
     origin: Origin,
     file: &mut Box<dyn SourceFile>,
     whence: Whence<'_>,
-) -> (Result<Outcome>, bool) {
-    let frame = match FrameNo::new(number) {
-        Ok(frame) => frame,
-        Err(error) => return (Err(error), false),
-    };
+) -> Result<Outcome> {
+    let frame = FrameNo::new(number)?;
     let ask = Ask {
         number: frame,
         source: source.clone(),
@@ -161,7 +158,10 @@ fn copy_frame(
         let mut answer = None;
         for action in actions.drain(..) {
             match action {
-                copy::Action::Done(result) => return (result, hands.given.is_some()),
+                copy::Action::Done(Ok(Outcome::Stored(bytes))) if hands.given.is_some() => {
+                    return Ok(Outcome::Given(bytes));
+                }
+                copy::Action::Done(result) => return result,
                 asked => answer = hands.perform(asked).or(answer),
             }
         }

@@ -18,8 +18,8 @@ pub struct Fetcher {
     rates: Mutex<StoreRates>,
 }
 
-/// What a fetch is to bring. Two sources can have one number (blocks of files whose numbers overlap):
-/// who wants the one gets nothing of a fetch of the other.
+/// What a fetch is to bring. Two sources can have one number (blocks of files whose numbers
+/// overlap): who wants the one gets nothing of a fetch of the other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Wanting {
     series: RelPath,

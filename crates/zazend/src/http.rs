@@ -210,7 +210,8 @@ fn reply(status: &str, content_type: &str, text: &str, bodiless: bool) -> Vec<u8
     let length = text.len();
     let body = if bodiless { "" } else { text };
     format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+        "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\nConnection: \
+         close\r\n\r\n{body}"
     )
     .into_bytes()
 }

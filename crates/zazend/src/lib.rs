@@ -1,9 +1,9 @@
 //! The node daemon: configuration, the frames and control services, and what holds them together.
 //!
-//! Invariants: the cache is never the truth (whatever it lacks or doubts comes from the backing store); a frame is
-//! handed only to a caller whose own rights, as the kernel has them, would open its source; one miss is one fetch, however
-//! many ask.
-//! The daemon is a library with a thin `main`, so that tests run it in their own process.
+//! Invariants: the cache is never the truth (whatever it lacks or doubts comes from the backing
+//! store); a frame is handed only to a caller whose own rights, as the kernel has them, would open
+//! its source; one miss is one fetch, however many ask. The daemon is a library with a thin `main`,
+//! so that tests run it in their own process.
 
 pub mod admission;
 pub mod backing_roots;

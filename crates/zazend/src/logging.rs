@@ -25,11 +25,27 @@ impl LogLevel {
         LogLevel(handle)
     }
 
-    /// Logs what `told`, a checked setting `log`, says from now on.
+    /// Logs what `told`, a setting `log`, says from now on.
     pub fn set(&self, told: &str) -> Result<()> {
-        let refuse = |why: String| Error::new(ErrorKind::Config, format!("log {told:?}: {why}"));
-        let filter = told.parse::<Targets>().map_err(|error| refuse(error.to_string()))?;
-        self.0.reload(with_errors(filter)).map_err(|error| refuse(error.to_string()))
+        self.take(LogFilter::parse(told)?);
+        Ok(())
+    }
+
+    /// Logs what `filter` lets pass from now on.
+    pub fn take(&self, filter: LogFilter) {
+        // It fails only where no log was begun.
+        let _ = self.0.reload(filter.0);
+    }
+}
+
+/// A setting `log` that is one.
+pub struct LogFilter(Targets);
+
+impl LogFilter {
+    /// `Config` if `told` is no filter.
+    pub fn parse(told: &str) -> Result<LogFilter> {
+        let refuse = |error| Error::new(ErrorKind::Config, format!("log {told:?}: {error}"));
+        told.parse::<Targets>().map(|filter| LogFilter(with_errors(filter))).map_err(refuse)
     }
 }
 

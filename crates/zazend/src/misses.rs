@@ -14,6 +14,7 @@ use crate::notes::Notes;
 use crate::opened::Opened;
 use crate::shares::Share;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
 use zazen_backing::SourceFile;
 use zazen_call::Caller;
 use zazen_core::{Error, ErrorKind, Result, RunSet, Source};
@@ -277,8 +278,13 @@ fn bring(shared: &Shared, wanted: Wanted) -> Result<Way> {
     if around {
         return without_room(opened, source, number, file);
     }
-    match fetch::fetch(&node, opened, &source, number, origin, &mut file, Whence::Any)? {
-        Outcome::Stored(_) | Outcome::Present => Ok(Way::Cached(Proof { source, stat: file.stat(), at_ns })),
+    let began = Instant::now();
+    let outcome = fetch::fetch(&node, opened, &source, number, origin, &mut file, Whence::Any)?;
+    shared.notes.came(matches!(outcome, Outcome::Given(_)), began.elapsed());
+    match outcome {
+        Outcome::Stored(_) | Outcome::Given(_) | Outcome::Present => {
+            Ok(Way::Cached(Proof { source, stat: file.stat(), at_ns }))
+        }
         outcome @ (Outcome::NoRoom | Outcome::CacheFailed | Outcome::Contended) => {
             match outcome {
                 Outcome::NoRoom => shared.notes.add(number, Absence::NoRoom),

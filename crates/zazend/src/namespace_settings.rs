@@ -52,8 +52,8 @@ pub struct NamespaceArgs {
     /// [default: open]
     #[arg(id = "namespace_verify", long = "namespace-verify", value_name = "WHEN")]
     pub verify: Option<String>,
-    /// Seconds that a node must be down before other nodes try to make new copies of its files; they
-    /// may not succeed (docs/namespace.md) [default: 60]
+    /// Seconds that a node must be down before other nodes try to make new copies of its files;
+    /// they may not succeed (docs/namespace.md) [default: 60]
     #[arg(id = "namespace_repair_after", long = "namespace-repair-after", value_name = "SECONDS")]
     pub repair_after: Option<u32>,
     /// Which nodes may join, of those that have the cluster key: key (all) or listed (those that

@@ -106,7 +106,8 @@ impl Node {
         self.counters.cache_failures.add(1);
         if let Some(others) = self.cache_failures.pass() {
             tracing::warn!(
-                "{error}; it is read from the backing store ({others} more such failures since this was last said)"
+                "{error}; it is read from the backing store ({others} more such failures since this was last \
+                 said)"
             );
         }
     }
@@ -160,7 +161,8 @@ impl Node {
         !caller.is_local() || self.is_privileged(caller)
     }
 
-    /// Whether `caller` could read the cache's own files anyway: a local process of root or of the daemon's user.
+    /// Whether `caller` could read the cache's own files anyway: a local process of root or of the
+    /// daemon's user.
     pub fn is_privileged(&self, caller: &Caller) -> bool {
         caller.is_local() && (caller.credentials.uid == 0 || caller.credentials.uid == self.powers.uid)
     }

@@ -6,14 +6,17 @@
 use crate::node::Node;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use zazen_backing::Rights;
 use zazen_call::Caller;
 use zazen_core::{RelPath, RunSet};
 use zazen_frames::absence::{Absence, Removal, explain};
 use zazen_frames::scan_record::{Absent, ScanNotes};
 
-/// The reasons of one scan.
+/// Bytes of sets of frames in the notes of random access, which may go on for long.
+const NAMED_BYTES_MAX: usize = 256 << 10;
+
+/// The reasons of one scan, or of the random access to one dataset on one connection.
 #[derive(Default)]
 pub struct Notes(Mutex<Inner>);
 
@@ -25,9 +28,36 @@ struct Inner {
     other: [RunSet; Absence::ALL.len()],
     /// A miss's length, for the store's rate.
     length: u64,
+    /// What the misses took that another node gave, and the others, one after another.
+    peer: Duration,
+    store: Duration,
+    /// They name so many frames that they take no more.
+    is_full: bool,
 }
 
 impl Inner {
+    fn bytes(&self) -> usize {
+        let removed = self.removed.iter().map(|removal| &removal.set);
+        let sets: usize = removed.chain(&self.other).map(RunSet::heap_bytes).sum();
+        sets + self.removed.len() * size_of::<Removal>()
+    }
+
+    /// `set` without the frames that have a reason already.
+    fn without_noted(&self, set: &RunSet) -> RunSet {
+        let removed = self.removed.iter().map(|removal| &removal.set);
+        let noted = removed.chain(&self.other).filter(|noted| !noted.is_empty());
+        noted.fold(set.clone(), |rest, noted| rest.difference(noted))
+    }
+
+    fn add_removed(&mut self, new: Removal) {
+        let is_same =
+            |old: &&mut Removal| (old.at_ns, old.why, &old.wanted) == (new.at_ns, new.why, &new.wanted);
+        match self.removed.iter_mut().find(is_same) {
+            Some(old) => old.set = old.set.union(&new.set),
+            None => self.removed.push(new),
+        }
+    }
+
     fn has(&self, number: u64) -> bool {
         self.removed.iter().any(|removal| removal.set.contains(number))
             || self.other.iter().any(|set| set.contains(number))
@@ -35,20 +65,37 @@ impl Inner {
 }
 
 impl Notes {
-    /// The notes of a scan of `series` that begins while the frames `missing` are not cached.
-    pub fn begin(node: &Node, series: &RelPath, missing: &RunSet) -> Notes {
-        let notes = Notes::default();
-        if !missing.is_empty() {
-            // A caller's set can be large, so it is not compared under the lock: every removal of
-            // frames waits for that lock.
-            let removals = node.store.removals().of_series(series);
-            let (removed, rest) = explain(removals, missing);
-            let mut inner = notes.inner();
-            inner.removed = removed;
-            inner.other[Absence::NeverHere as usize] = rest;
-            drop(inner);
+    /// Frames of `series` are wanted and `missing`, not cached. Notes that are as large as
+    /// [`NAMED_BYTES_MAX`] take no more of them.
+    pub fn more(&self, node: &Node, series: &RelPath, missing: &RunSet) {
+        if missing.is_empty() {
+            return;
         }
-        notes
+        {
+            let mut inner = self.inner();
+            inner.is_full = inner.is_full || inner.bytes() > NAMED_BYTES_MAX;
+            if inner.is_full {
+                return;
+            }
+        }
+        // A caller's set can be large, so it is not compared under the lock: every removal of
+        // frames waits for that lock.
+        let removals = node.store.removals().of_series(series);
+        let mut inner = self.inner();
+        let new = inner.without_noted(missing);
+        let (removed, rest) = explain(removals, &new);
+        removed.into_iter().for_each(|removal| inner.add_removed(removal));
+        let never = &mut inner.other[Absence::NeverHere as usize];
+        *never = never.union(&rest);
+    }
+
+    /// A miss came, from another node or from the backing store, in this time.
+    pub fn came(&self, from_peer: bool, took: Duration) {
+        let mut inner = self.inner();
+        match from_peer {
+            true => inner.peer += took,
+            false => inner.store += took,
+        }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -58,6 +105,9 @@ impl Notes {
     /// Frame `number` could not be handed out from the cache.
     pub fn add(&self, number: u64, why: Absence) {
         let mut inner = self.inner();
+        if inner.is_full {
+            return;
+        }
         let replaces = why == Absence::NoRoom && inner.other[Absence::NeverHere as usize].remove(number);
         if replaces || !inner.has(number) {
             inner.other[why as usize].insert(number);
@@ -68,7 +118,7 @@ impl Notes {
     pub fn add_gone(&self, node: &Node, series: &RelPath, number: u64) {
         let removed = node.store.removals().last_of(series, number);
         match removed {
-            Some(removal) if !self.inner().has(number) => self.inner().removed.push(removal),
+            Some(removal) if !self.inner().has(number) => self.inner().add_removed(removal),
             _ => self.add(number, Absence::NeverHere),
         }
     }
@@ -87,7 +137,14 @@ impl Notes {
             absent.push(Absent { why, at_ms: 0, wanted: String::new(), count, set });
         }
         let rate = node.fetcher.rate(inner.length);
-        ScanNotes { absent, store_rate: rate.last, store_rate_best: rate.best }
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        ScanNotes {
+            absent,
+            store_rate: rate.last,
+            store_rate_best: rate.best,
+            peer_ns: ns(inner.peer),
+            store_ns: ns(inner.store),
+        }
     }
 }
 

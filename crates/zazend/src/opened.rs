@@ -211,8 +211,8 @@ impl Opened {
         Error::new(
             kind,
             format!(
-                "dataset {}: without its backing store zazend cannot tell what {} may read; try again when the \
-                 store answers ({why})",
+                "dataset {}: without its backing store zazend cannot tell what {} may read; try again when \
+                 the store answers ({why})",
                 self.spelled(),
                 self.who()
             ),

@@ -2,8 +2,8 @@
 //! whom to ask, this file asks.
 //!
 //! Invariants: what a peer gives counts only if it is of the very file that the reader's own rights
-//! have opened here, and if its bytes match their checksum; a peer that is dead, slow or wrong costs
-//! a bounded time, and then the store is read. A peer asks nobody on behalf of another node.
+//! have opened here, and if its bytes match their checksum; a peer that is dead, slow or wrong
+//! costs a bounded time, and then the store is read. A peer asks nobody on behalf of another node.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};

@@ -154,7 +154,8 @@ mod tests {
 
     #[test]
     fn settings_come_from_the_file_or_the_flags() {
-        let text = "[[plugin]]\npath = \"/a.so\"\n[[plugin]]\npath = \"/b.so\"\nisolate = true\nmemory = \"1G\"\n\
+        let text = "[[plugin]]\npath = \"/a.so\"\n[[plugin]]\npath = \"/b.so\"\nisolate = true\nmemory = \
+                    \"1G\"\n\
                     open_files = 64\ncall_timeout_seconds = 0.5\nsilence_seconds = 3\nprocesses = 8\n\
                     segments = \"1M\"\n";
         let configs = from_toml(text).unwrap();

@@ -1,12 +1,12 @@
 //! SIGHUP: reads the settings and the key again, and takes what a running daemon can change.
 //!
-//! Invariants: settings are taken as a whole or not at all; each setting either changes, or is named as one that needs
-//! a restart. A setting that this file does not know does not compile.
+//! Invariants: settings are taken as a whole or not at all; each setting either changes, or is
+//! named as one that needs a restart. A setting that this file does not know does not compile.
 
 use crate::backing_roots::CacheState;
 use crate::config::{Args, CacheSpec, Config, check_budget};
-use crate::daemon::{advised_readers, disk_space, disks_with_turns, offer_turns, space_limits};
-use crate::logging::LogLevel;
+use crate::daemon::{advised_readers, change_turns, disk_space, disks_with_turns, space_limits};
+use crate::logging::{LogFilter, LogLevel};
 use crate::node::{LeftUndone, Node};
 use crate::node_store::CacheDisk;
 use crate::peers::PeerList;
@@ -96,12 +96,11 @@ fn take(node: &Node, new: Config, log: &LogLevel) -> Result<Outcome> {
         limits.push((disk, new));
     }
     let readers = merged.readers.unwrap_or_else(|| advised_readers(&node.disks));
-    // What can fail comes first.
+    // What can fail comes first, and the only change that can fail comes last of it.
+    let filter = LogFilter::parse(&merged.log)?;
     let turns = disks_with_turns(merged.readers, &node.disks);
-    if turns != disks_with_turns(now.readers, &node.disks) {
-        offer_turns(&merged.socket, &turns)?;
-    }
-    log.set(&merged.log)?;
+    change_turns(&merged.socket, &disks_with_turns(now.readers, &node.disks), &turns)?;
+    log.take(filter);
     node.readers.store(readers, Ordering::Relaxed);
     node.fetcher.set_at_once(merged.fetchers);
     node.peers.set_list(merged.peers.clone());
@@ -121,11 +120,14 @@ fn take(node: &Node, new: Config, log: &LogLevel) -> Result<Outcome> {
         match disk.store.set_limits(new.budget_bytes, new.free_floor_bytes) {
             Ok(0) => {}
             Ok(over) => outcome.notes.push(format!(
-                "{} more than the budget of {root} are in use, because the rest is pinned or being read; the next frames \
-                 evict it, or unpin a dataset",
+                "{} more than the budget of {root} are in use, because the rest is pinned or being read; the \
+                 next frames evict it, or unpin a dataset",
                 show(over)
             )),
-            Err(error) => outcome.notes.push(format!("{root} could not be evicted down to its new budget: {error}")),
+            Err(error) => outcome.notes.push(format!(
+                "{root} could not be evicted down to its new budget: \
+                                                      {error}"
+            )),
         }
     }
     node.set_config(merged);
@@ -138,8 +140,8 @@ fn serving<'a>(node: &'a Node, config: &'a Config) -> impl Iterator<Item = (&'a 
     config.caches.iter().filter(move |spec| !absent(spec)).zip(&node.disks.serving)
 }
 
-/// The settings of a daemon that has `now` and is told `new`: those that can change are of `new`. `has_key`: the
-/// daemon has a key, whose bytes are read again whatever its path.
+/// The settings of a daemon that has `now` and is told `new`: those that can change are of `new`.
+/// `has_key`: the daemon has a key, whose bytes are read again whatever its path.
 fn merge(now: &Config, new: Config, has_key: bool, outcome: &mut Outcome) -> Config {
     let mut stays = Listed { now, named: Vec::new() };
     let mut goes = Listed { now, named: Vec::new() };

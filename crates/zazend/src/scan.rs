@@ -87,12 +87,23 @@ impl Scan {
     /// Begins a scan of `set`; also how many of it are cached now. The caller has looked for the
     /// dataset's layout; if it can't be had, its frames tell.
     pub fn begin(node: &Arc<Node>, opened: &Arc<Opened>, caller: &Caller, set: &RunSet) -> (Scan, u64) {
+        Scan::begin_noting(node, opened, caller, set, Arc::default())
+    }
+
+    /// As [`Scan::begin`]; `notes` takes the reasons why frames are not handed out from the cache.
+    pub fn begin_noting(
+        node: &Arc<Node>,
+        opened: &Arc<Opened>,
+        caller: &Caller,
+        set: &RunSet,
+        notes: Arc<Notes>,
+    ) -> (Scan, u64) {
         let series = opened.series();
         let guard = node.store.scan(&series);
         let (native, alien) = node.store.holdings(&series);
         let cached = set.intersection(&native).union(&set.intersection(&alien));
         let missing = set.difference(&cached);
-        let notes = Arc::new(Notes::begin(node, &series, &missing));
+        notes.more(node, &series, &missing);
         let misses = Misses::new(node, opened, caller, missing, notes.clone());
         let count = cached.len();
         let cursor = Cursor { order: HandOut::new(cached), at: PageCursor::default() };
@@ -125,8 +136,8 @@ impl Scan {
         Ok(batch.into_reply())
     }
 
-    /// The whole scan, of `frames` frames, in one reply, as far as it fits: for a call of random access. Empty exactly
-    /// when everything has been handed out.
+    /// The whole scan, of `frames` frames, in one reply, as far as it fits: for a call of random
+    /// access. Empty exactly when everything has been handed out.
     pub fn all(&self, node: &Arc<Node>, frames: u64, bytes_max: u64) -> Reply {
         let begun = Instant::now();
         let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
@@ -370,8 +381,8 @@ impl Scan {
     /// rights have opened, or of another source with the same number.
     fn hand_out_another(&self, node: &Node, number: u64, batch: &mut Batch) -> Result<()> {
         let opened = &self.opened;
-        // It may be newer: a push, or the copy of somebody who asked later. Only the source as it is
-        // now tells.
+        // It may be newer: a push, or the copy of somebody who asked later. Only the source as it
+        // is now tells.
         let source = opened.source(number)?;
         let file = opened.open_source(&source, number)?;
         let proof = Proof { source: source.clone(), stat: file.stat(), at_ns: now_ns() };

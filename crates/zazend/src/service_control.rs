@@ -34,7 +34,8 @@ impl ControlService {
 impl ControlService {
     fn examine(&self, caller: &Caller, payload: &[u8]) -> Result<Reply> {
         if !self.node.is_operator(caller) {
-            let why = "only root, the daemon's user and key holders may have a node examined; run `zazen doctor` as one";
+            let why = "only root, the daemon's user and key holders may have a node examined; run `zazen \
+                       doctor` as one";
             return Err(Error::new(ErrorKind::PermissionDenied, why));
         }
         let how = Examine::decode(payload)?;

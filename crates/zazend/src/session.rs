@@ -1,5 +1,6 @@
 //! What connections hold: opened datasets and scans, by handle; released with the connection.
 
+use crate::notes::Notes;
 use crate::opened::Opened;
 use crate::scan::Scan;
 use crate::shares::Share;
@@ -15,11 +16,12 @@ pub const SCANS_MAX: usize = 64;
 /// What one connection holds.
 #[derive(Default)]
 pub struct Session {
-    opened: HashMap<u32, Arc<Opened>>,
+    /// Each with its user's share of what may be open.
+    opened: HashMap<u32, (Arc<Opened>, Share)>,
     by_path: HashMap<(String, Option<String>), u32>,
     scans: HashMap<u32, (Arc<Scan>, Share)>,
-    /// One for each dataset that is open.
-    shares: Vec<Share>,
+    /// Why frames were not cached that were read by random access, by the dataset's handle.
+    read_notes: HashMap<u32, Arc<Notes>>,
     next: u32,
 }
 
@@ -33,8 +35,10 @@ impl Session {
         share: impl FnOnce() -> Result<Share>,
     ) -> Result<u32> {
         let key = (path.to_owned(), opened.pattern.clone());
-        if let Some(handle) = self.by_path.get(&key).copied() {
-            self.opened.insert(handle, opened);
+        if let Some(handle) = self.by_path.get(&key).copied()
+            && let Some((known, _)) = self.opened.get_mut(&handle)
+        {
+            *known = opened;
             return Ok(handle);
         }
         if self.opened.len() >= OPENED_MAX {
@@ -45,29 +49,43 @@ impl Session {
                 ),
             ));
         }
-        self.shares.push(share()?);
+        let share = share()?;
         self.next += 1;
         self.by_path.insert(key, self.next);
-        self.opened.insert(self.next, opened);
+        self.opened.insert(self.next, (opened, share));
         Ok(self.next)
     }
 
     /// Forgets an opened dataset; scans of it go on. One that isn't open is as good as closed.
     pub fn close_opened(&mut self, handle: u32) {
         if self.opened.remove(&handle).is_some() {
+            self.read_notes.remove(&handle);
             self.by_path.retain(|_, known| *known != handle);
-            self.shares.pop();
         }
     }
 
     /// The dataset behind `handle`.
     pub fn opened(&self, handle: u32) -> Result<Arc<Opened>> {
-        self.opened.get(&handle).cloned().ok_or_else(|| {
+        self.opened.get(&handle).map(|(opened, _)| opened.clone()).ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidArgument,
                 format!("dataset handle {handle} is not open on this connection; open the dataset first"),
             )
         })
+    }
+
+    /// What takes the reasons of frames that are read by random access to an opened dataset. Those
+    /// of more than [`SCANS_MAX`] datasets are not kept.
+    pub fn read_notes(&mut self, handle: u32) -> Arc<Notes> {
+        if self.read_notes.len() >= SCANS_MAX && !self.read_notes.contains_key(&handle) {
+            return Arc::default();
+        }
+        self.read_notes.entry(handle).or_default().clone()
+    }
+
+    /// The same, which begins anew.
+    pub fn take_read_notes(&mut self, handle: u32) -> Arc<Notes> {
+        self.read_notes.remove(&handle).unwrap_or_default()
     }
 
     /// Keeps a scan.
@@ -127,9 +145,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_closed_handle_gives_back_its_share_once() {
+    fn notes_of_random_access_are_bounded() {
         let mut session = Session::default();
-        session.close_opened(1);
-        assert!(session.opened(1).is_err() && session.shares.is_empty());
+        let kept: Vec<_> = (0..2 * SCANS_MAX as u32).map(|handle| session.read_notes(handle)).collect();
+        assert_eq!(session.read_notes.len(), SCANS_MAX);
+        assert!(Arc::ptr_eq(&session.read_notes(0), &kept[0]));
+        session.take_read_notes(0);
+        assert_eq!(session.read_notes.len(), SCANS_MAX - 1, "the daemon forgets what it told");
     }
 }

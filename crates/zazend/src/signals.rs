@@ -1,5 +1,5 @@
-//! SIGTERM and SIGINT stop the daemon in order, a second one at once; SIGUSR1 asks for the state; SIGHUP
-//! reads the settings again.
+//! SIGTERM and SIGINT stop the daemon in order, a second one at once; SIGUSR1 asks for the state;
+//! SIGHUP reads the settings again.
 
 use crate::node::Node;
 use crate::reload::Reloader;

@@ -52,7 +52,8 @@ pub fn status(node: &Node, caller: &Caller) -> Value {
     })
 }
 
-/// The health of the cache's disks together. The cause names files, which are only the operators' to know.
+/// The health of the cache's disks together. The cause names files, which are only the operators'
+/// to know.
 fn disk(node: &Node, caller: &Caller) -> Value {
     let states = node.disks.states();
     let failing: Vec<String> =
@@ -113,7 +114,8 @@ fn counters(node: &Node) -> Value {
     Value::Object(all)
 }
 
-/// The JSON of DATASETS for `caller`: operators see all, others those whose directory they may list.
+/// The JSON of DATASETS for `caller`: operators see all, others those whose directory they may
+/// list.
 pub fn datasets(node: &Node, caller: &Caller) -> Value {
     let shown = match node.is_operator(caller) {
         true => node.store.datasets(),
@@ -171,7 +173,8 @@ pub fn dump(node: &Node) -> String {
     let space = node.store.space();
     let (opened, scans) = (node.shares.opened.under_way(), node.shares.scans.under_way());
     let head = format!(
-        "zazend {} on {} (node {:032x}, pid {}), up {} s\ncache {}: {} used, {} promised, budget {}, {} free on disk\n\
+        "zazend {} on {} (node {:032x}, pid {}), up {} s\ncache {}: {} used, {} promised, budget {}, {} free \
+         on disk\n\
          {} connections, {opened} datasets open, {scans} scans, {} fetches under way\n",
         env!("CARGO_PKG_VERSION"),
         node.config().name,

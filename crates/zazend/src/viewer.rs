@@ -55,7 +55,8 @@ impl Powers {
         Err(Error::new(
             ErrorKind::PermissionDenied,
             format!(
-                "this zazend runs as user {} and serves only that user, not user {}; ask for the system daemon",
+                "this zazend runs as user {} and serves only that user, not user {}; ask for the system \
+                 daemon",
                 self.uid, who.uid
             ),
         ))

@@ -289,7 +289,7 @@ fn frames_inside_a_trajectory_file_are_pieces() {
     assert_eq!(opened.extent, Some(set(0..7)));
     check_scan(&client.scan(opened.handle, &set(0..6), 4), &set(0..6), 50_000, |_| Delivery::Fetched);
     check_scan(&client.scan(opened.handle, &set(0..6), 4), &set(0..6), 50_000, |_| Delivery::Alien);
-    // The manifest promises one frame more than the file holds; everybody who asks for it is told so.
+    // The manifest promises one frame more than the file holds; all who ask for it are told so.
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
@@ -760,7 +760,7 @@ fn frames_that_come_in_one_message_are_taken_or_refused_one_by_one() {
     let all: Vec<Vec<u8>> = (0..6).zip(lengths).map(|(number, length)| frame_bytes(number, length)).collect();
     let mut pushes: Vec<Push> =
         (0..6).zip(&all).map(|(number, bytes)| push_of(&sim, number, bytes)).collect();
-    // Frames that are refused before, and after, their bytes are read: those behind them still come.
+    // Frames that are refused before or after their bytes are read: those behind them still come.
     pushes[0].dataset = "/nowhere".into();
     pushes[2].source.path = pushes[1].source.path.clone();
     pushes[3].meta.checksum ^= 1;

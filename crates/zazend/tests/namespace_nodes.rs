@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use zazen_namespace_client::Namespace;
-use zazen_namespace_client::core::operation::Mode;
+use zazen_namespace_client::core::operation::{Lock, LockWanted, Mode, SetXattr};
 use zazen_namespace_client::core::{Errno, Name};
 
 const READ: Mode = Mode { read: true, write: false, truncate: false };
@@ -139,6 +139,16 @@ fn a_large_directory_is_spread_over_the_nodes_and_lists_completely() {
             listed.iter().filter_map(|entry| Some(keeper(entry.attributes.as_ref()?.id))).collect();
         assert_eq!(keepers.len(), 3, "new files are made on all nodes");
     }
+    // Who has looked at a name is told when it changes, and knows nothing of buckets.
+    let mut after = nodes[2].watch(0).unwrap().next;
+    eventually("a change is told", || {
+        nodes[2].stat(None, b"/large/told", true).ok();
+        write(&nodes[0], "/large/told", b"told").unwrap();
+        nodes[0].remove(None, b"/large/told").unwrap();
+        let changes = nodes[2].watch(after).unwrap();
+        after = changes.next;
+        changes.inodes.contains(&directory)
+    });
     // It is a directory as any other.
     write(&nodes[1], "/large/one", b"one").unwrap();
     nodes[2].rename_path(None, b"/large/one", b"/large/two").unwrap();
@@ -244,8 +254,8 @@ fn kill_9_at_two_replicas_loses_no_acknowledged_change() {
     assert_eq!(read(&back, &made[0]).unwrap(), made[0].as_bytes());
 }
 
-/// A daemon that was stopped for longer than its lease has lost its partitions, and begins a new life.
-/// Its programs see no error, and what they have open stays open.
+/// A daemon that was stopped for longer than its lease has lost its partitions, and begins a new
+/// life. Its programs see no error, and what they have open stays open.
 #[test]
 fn a_pause_longer_than_the_lease_is_no_error_to_programs() {
     let cluster = Cluster::with(3, &["--namespace-replicas", "2"]);
@@ -260,6 +270,10 @@ fn a_pause_longer_than_the_lease_is_no_error_to_programs() {
     own.write_all_at(b"before", 0).unwrap();
     let far = nodes[0].open(None, b"/theirs", WRITE).unwrap();
     let reads = nodes[0].open(None, b"/own", READ).unwrap();
+    let locked = nodes[0].open_or_create(None, b"/locked", 0o644, WRITE, true).unwrap();
+    let id = locked.attributes().id;
+    let exclusive = |wanted| Lock { id, owner: 7, pid: 1, whole: true, start: 0, end: u64::MAX, wanted };
+    assert_eq!(nodes[0].lock(None, exclusive(LockWanted::Exclusive)), Ok(None));
     let me = nodes[0].hello().unwrap().node;
     let is_up = |ns: &Namespace| ns.map().unwrap().nodes.iter().any(|node| node.node == me && node.up);
     for _ in 0..2 {
@@ -294,6 +308,12 @@ fn a_pause_longer_than_the_lease_is_no_error_to_programs() {
         assert_eq!(reads.read_at(&mut got, 0), Ok(12));
         assert_eq!(&got, b"before after");
     }
+    // A lock is lost: who held it is told, and others get it.
+    assert_eq!(locked.write_at(b"x", 0), Err(Errno::EIO));
+    assert_eq!(nodes[0].lock(None, exclusive(LockWanted::Exclusive)), Err(Errno::EIO));
+    let other = nodes[1].open(None, b"/locked", WRITE).unwrap();
+    assert_eq!(nodes[1].lock(None, exclusive(LockWanted::Exclusive)), Ok(None));
+    drop((other, locked));
     drop(reads);
     own.close().unwrap();
     far.close().unwrap();
@@ -302,6 +322,101 @@ fn a_pause_longer_than_the_lease_is_no_error_to_programs() {
     // Nothing counts as open any more.
     let writing = |path: &str| nodes[1].stat(None, path.as_bytes(), true).unwrap().place.unwrap().writing;
     assert!(!writing("/own") && !writing("/theirs"));
+}
+
+/// Copies of files after kill -9 of a node: each file is read, and soon has two nodes again.
+#[test]
+fn files_with_copies_have_them_again_after_a_node_is_lost() {
+    let mut cluster = Cluster::with(4, &["--namespace-replicas", "2", "--namespace-repair-after", "2"]);
+    let nodes: Vec<Namespace> = (0..4).map(|at| cluster.client(at)).collect();
+    let backed = |ns: &Namespace| ns.map().unwrap().partitions.iter().all(|seat| !seat.backups.is_empty());
+    eventually("each partition has a backup", || backed(&nodes[0]));
+    let number = |at: usize| nodes[at].hello().unwrap().node;
+    let numbers: Vec<_> = (0..4).map(number).collect();
+    let kept = nodes[0].mkdir(None, b"/kept", 0o755).unwrap().id;
+    let name = Name::new(b"user.zazen.copies").unwrap();
+    let (value, create, replace) = (Some(b"2".to_vec()), false, false);
+    nodes[0].set_xattr(None, SetXattr { id: kept, name, value, create, replace }).unwrap();
+    let path = |at: usize| format!("/kept/f{at}");
+    let bytes = |at: usize| noise(1 + at * 4001, at as u64);
+    // Other nodes may remember for two seconds that the directory had no wish.
+    std::thread::sleep(Duration::from_millis(2100));
+    (0..40).for_each(|at| write(&nodes[at % 4], &path(at), &bytes(at)).unwrap());
+    let place = |ns: &Namespace, at: usize| {
+        let place = ns.stat(None, path(at).as_bytes(), true).ok()?.place?;
+        Some((place.holder, place.copies))
+    };
+    let has_copy = |ns: &Namespace, at: usize, without: Option<_>| {
+        let found = place(ns, at);
+        found.is_some_and(|(holder, copies)| {
+            let both = [holder].into_iter().chain(copies.iter().copied());
+            copies.len() == 1 && copies[0] != holder && both.into_iter().all(|node| Some(node) != without)
+        })
+    };
+    eventually("each file has a copy", || (0..40).all(|at| has_copy(&nodes[0], at, None)));
+    cluster.kill(3);
+    for at in 0..40 {
+        eventually("each file is read", || read(&nodes[at % 3], &path(at)).as_ref() == Ok(&bytes(at)));
+    }
+    let lost = Some(numbers[3]);
+    eventually("each file has two nodes again", || (0..40).all(|at| has_copy(&nodes[0], at, lost)));
+    // And is a file as any other.
+    for at in 0..40 {
+        let file = nodes[(at + 1) % 3].open(None, path(at).as_bytes(), WRITE).unwrap();
+        file.write_all_at(b"new", 0).unwrap();
+        file.close().unwrap();
+        assert_eq!(read(&nodes[at % 3], &path(at)).unwrap()[..1], b"new"[..1]);
+    }
+    // The node comes back with its old disk: what it had is not the file any more.
+    cluster.start(3);
+    let back = cluster.client(3);
+    for at in 0..40 {
+        let got = read(&back, &path(at)).unwrap();
+        let mut wanted = bytes(at);
+        wanted.resize(wanted.len().max(3), 0);
+        wanted[..3].copy_from_slice(b"new");
+        assert_eq!(got, wanted, "{}", path(at));
+    }
+}
+
+/// A node whose disk was replaced is another node. Names are all there; bytes that only the old disk
+/// had are an error, and never other bytes.
+#[test]
+fn a_node_back_with_an_empty_disk_takes_part_as_a_new_one() {
+    let mut cluster = Cluster::with(4, &["--namespace-replicas", "2"]);
+    let nodes: Vec<Namespace> = (0..4).map(|at| cluster.client(at)).collect();
+    let backed = |ns: &Namespace| ns.map().unwrap().partitions.iter().all(|seat| !seat.backups.is_empty());
+    eventually("each partition has a backup", || backed(&nodes[0]));
+    for (at, ns) in nodes.iter().enumerate() {
+        ns.mkdir(None, format!("/d{at}").as_bytes(), 0o755).unwrap();
+        for file in 0..5 {
+            let path = format!("/d{at}/f{file}");
+            write(ns, &path, path.as_bytes()).unwrap();
+        }
+    }
+    cluster.kill(3);
+    cluster.wipe(3);
+    cluster.start(3);
+    let back = cluster.client(3);
+    for at in 0..4 {
+        assert_eq!(back.list(None, format!("/d{at}").as_bytes(), true).unwrap().len(), 5);
+        for file in 0..5 {
+            let path = format!("/d{at}/f{file}");
+            let got = read(if file % 2 == 0 { &back } else { &nodes[0] }, &path);
+            match at {
+                3 => assert!(got.is_err(), "the bytes of {path} are lost: {got:?}"),
+                _ => assert_eq!(got.as_deref(), Ok(path.as_bytes())),
+            }
+        }
+    }
+    write(&back, "/d3/new", b"new").unwrap();
+    assert_eq!(read(&nodes[1], "/d3/new").unwrap(), b"new");
+    // What is lost can be written anew.
+    let again = back.open(None, b"/d3/f0", Mode { truncate: true, ..WRITE }).unwrap();
+    again.write_all_at(b"again", 0).unwrap();
+    again.close().unwrap();
+    assert_eq!(read(&nodes[2], "/d3/f0").unwrap(), b"again");
+    eventually("each partition has a backup again", || backed(&nodes[0]));
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! What other users than the daemon's are given and may push, message by message. Skipped, with a reason, without root.
+//! What other users than the daemon's are given and may push, message by message. Skipped, with a
+//! reason, without root.
 
 // The exemption for tests does not reach their helpers.
 #![allow(clippy::unwrap_used)]

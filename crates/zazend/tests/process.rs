@@ -199,7 +199,8 @@ fn sighup_takes_what_can_change_and_names_the_rest() {
     }
     assert_eq!(client.status()["space"]["budget"], 8 << 20);
 
-    let settings = "budget = \"1M\"\nfree_floor = \"1K\"\nlog = \"debug\"\nreaders = 1\nfetchers = 3\nvalidate = \"never\"\n\
+    let settings = "budget = \"1M\"\nfree_floor = \"1K\"\nlog = \"debug\"\nreaders = 1\nfetchers = \
+                    3\nvalidate = \"never\"\n\
                     drain_seconds = 7\ncaller_calls_max = 9\nspans = \"/nowhere\"\n";
     std::fs::write(&file, settings).unwrap();
     process.signal(Signal::HUP).unwrap();
@@ -255,6 +256,7 @@ fn sighup_with_bad_settings_changes_nothing() {
         "budget = \"1K\"\n",
         "budget = \"900P\"\n",
         "budget = \"4M\"\nlog = \"verbose\"\n",
+        "budget = \"4M\"\nreaders = 1\nlog = \"zazend=loud\"\n",
         "budget = \"4M\"\nkey = [\n",
     ];
     for (at, settings) in bad.iter().enumerate() {
@@ -262,6 +264,8 @@ fn sighup_with_bad_settings_changes_nothing() {
         process.signal(Signal::HUP).unwrap();
         wait_for_log(&mut process, "no setting was changed", at + 1);
     }
+    let turn = std::path::PathBuf::from(format!("{}.turn", site.socket.display()));
+    assert!(!turn.exists(), "no lock file of the readers that were refused");
     set_mode(&site.key, 0o644);
     std::fs::write(&file, good).unwrap();
     process.signal(Signal::HUP).unwrap();
@@ -353,7 +357,8 @@ fn a_second_daemon_on_the_cache_or_the_socket_is_refused() {
     assert_eq!(site.client().status()["pid"], process.pid());
 }
 
-/// `--check` with these flags: whether it is good, and what it says with the site's own paths cut out.
+/// `--check` with these flags: whether it is good, and what it says with the site's own paths cut
+/// out.
 fn check(site: &Site, flags: &[&str]) -> (bool, String) {
     let mut command = Command::new(PROGRAM);
     command.env_clear().env("ZAZEN_SOCKET", &site.socket).arg("--check").args(flags);
@@ -380,7 +385,8 @@ fn check_tells_what_a_start_would_do() {
     let expected = format!(
         "ok: name: testnode\n\
          ok: users: {users}\n\
-         ok: cache: DIR/cache (would be made): budget 1.0 MiB, floor 1.0 KiB of free space, {kind}, 4 readers\n\
+         ok: cache: DIR/cache (would be made): budget 1.0 MiB, floor 1.0 KiB of free space, {kind}, 4 \
+         readers\n\
          ok: backing DIR/backing: 1 entries by directory DIR/backing\n\
          ok: socket: DIR/run/s\n\
          ok: key: DIR/key\n\
@@ -422,11 +428,13 @@ fn check_names_what_is_wrong() {
     );
     wrong(
         &["--cache", &cache],
-        "error: settings: no backing store: give --backing DIR (or backing = [\"DIR\"] in the file of --config)",
+        "error: settings: no backing store: give --backing DIR (or backing = [\"DIR\"] in the file of \
+         --config)",
     );
     wrong(
         &["--cache", &cache, "--backing", "relative"],
-        "error: settings: backing \"relative\": give an absolute directory without `..`, or DIR=tcp://HOST:PORT",
+        "error: settings: backing \"relative\": give an absolute directory without `..`, or \
+         DIR=tcp://HOST:PORT",
     );
     wrong(
         &["--cache", &cache, "--backing", &backing, "--backing", &format!("{backing}/")],
@@ -434,11 +442,13 @@ fn check_names_what_is_wrong() {
     );
     wrong_more(
         &["--listen", "127.0.0.1"],
-        "error: settings: listen is set but no cluster key: give --key FILE (`zazen key new FILE` makes one; the same on all nodes)",
+        "error: settings: listen is set but no cluster key: give --key FILE (`zazen key new FILE` makes one; \
+         the same on all nodes)",
     );
     wrong_more(
         &["--budget", "lots"],
-        "error: settings: budget: size \"lots\": give a number of bytes with an optional unit, such as 200G or 1.5TB",
+        "error: settings: budget: size \"lots\": give a number of bytes with an optional unit, such as 200G \
+         or 1.5TB",
     );
     wrong_more(&["--readers", "0"], "error: settings: readers \"0\": give auto or a number from 1 to 256");
     wrong_more(&["--validate", "maybe"], "error: settings: validate \"maybe\": give always or never");
@@ -459,7 +469,13 @@ fn check_names_what_is_wrong() {
         .unwrap();
     let (good, said) = check(&site, &["--config", &config]);
     assert!(!good, "{said}");
-    assert!(said.contains("error: backing DIR/backing/none: backing directory DIR/backing/none is not there; check its mount"), "{said}");
+    assert!(
+        said.contains(
+            "error: backing DIR/backing/none: backing directory DIR/backing/none is not there; \
+                           check its mount"
+        ),
+        "{said}"
+    );
     assert!(said.contains("error: cache: the budget of 900 PiB is more than the disk's"), "{said}");
     assert!(said.ends_with("zazend would not do its work; mend the errors above\n"), "{said}");
     set_mode(&site.key, 0o644);

@@ -7,8 +7,8 @@
     futures = map_frames(client, analyse, "/lustre/sim1")
     results = {number: result for group in client.gather(futures) for number, result in group.items()}
 
-A worker asks the daemon of its own node what that holds. What no node holds goes to any worker. Needs
-``distributed``, which ``zazen[fsspec]`` does not install.
+A worker asks the daemon of its own node what that holds. What no node holds goes to any worker.
+Needs ``distributed``, which ``zazen[fsspec]`` does not install.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ _Held = tuple[int, list[tuple[int, int, int]]]
 def owners_of_frames(
     client: Client, path: str | os.PathLike[str], numbers: Iterable[int] | None = None, **options: Any
 ) -> dict[int, list[str]]:
-    """For each frame, the addresses of the workers whose node holds it; none for a frame that no node holds.
+    """For each frame, the addresses of the workers whose node holds it; none for a frame that no
+    node holds.
 
-    ``numbers``: frame numbers; None: all that exist, as this process sees them. ``options`` go to ``zazen.open``, on
-    the workers too; each worker's own ``$ZAZEN_SOCKET`` counts. Raises what ``zazen.open`` raises on any of them.
+    ``numbers``: frame numbers; None: all that exist, as this process sees them. ``options`` go to
+    ``zazen.open``, on the workers too; each worker's own ``$ZAZEN_SOCKET`` counts. Raises what
+    ``zazen.open`` raises on any of them.
     """
     path = os.fspath(path)
     if numbers is None:
@@ -56,10 +58,12 @@ def map_frames(
     strict: bool = False,
     **options: Any,
 ) -> list[Future]:
-    """Runs `function` on each frame, on a worker whose node holds it. Futures of {frame number: result}.
+    """Runs `function` on each frame, on a worker whose node holds it. Futures of {frame number:
+    result}.
 
-    ``function`` gets a ``zazen.Frame``, which is valid there alone, and must be picklable. ``strict``: never elsewhere,
-    even if other workers are idle. ``numbers`` and ``options`` as for `owners_of_frames`.
+    ``function`` gets a ``zazen.Frame``, which is valid there alone, and must be picklable.
+    ``strict``: never elsewhere, even if other workers are idle. ``numbers`` and ``options`` as for
+    `owners_of_frames`.
     """
     if frames_per_task < 1:
         raise ValueError(f"frames_per_task is {frames_per_task}; give at least 1")
@@ -79,7 +83,8 @@ def map_frames(
 def owners_of_files(
     client: Client, paths: Sequence[str], block_bytes: int = BLOCK_BYTES, **options: Any
 ) -> dict[str, list[str]]:
-    """For each file, the workers whose node holds most blocks of it; none for a file that no node has blocks of."""
+    """For each file, the workers whose node holds most blocks of it; none for a file that no node
+    has blocks of."""
     paths = [os.fspath(path) for path in paths]
     held: Mapping[str, list[int]] = client.run(_held_of_files, paths, block_bytes, options)
     owners = {}
@@ -99,10 +104,11 @@ def map_files(
     strict: bool = False,
     **options: Any,
 ) -> list[Future]:
-    """Runs `function` on each path, on a worker whose node holds most of the file; futures in the order of `paths`.
+    """Runs `function` on each path, on a worker whose node holds most of the file; futures in the
+    order of `paths`.
 
-    The chunks of a zarr array are files: this places their readers. ``strict`` as for `map_frames`; ``block_bytes``
-    must be that of the file system that reads.
+    The chunks of a zarr array are files: this places their readers. ``strict`` as for `map_frames`;
+    ``block_bytes`` must be that of the file system that reads.
     """
     owners = owners_of_files(client, paths, block_bytes, **options)
     return [

@@ -17,8 +17,8 @@ __all__ = ["ZazenFile"]
 class ZazenFile(AbstractBufferedFile):
     """A file opened for reading. One version of the file, as `BlockReader` says.
 
-    A read that continues where the last one ended also brings the next ``ahead_bytes`` into memory, in the same
-    call. Bytes in memory are not read again.
+    A read that continues where the last one ended also brings the next ``ahead_bytes`` into memory,
+    in the same call. Bytes in memory are not read again.
     """
 
     def __init__(

@@ -1,4 +1,5 @@
-"""The file system: names and sizes from the mounted backing store, bytes through the node's daemon."""
+"""The file system: names and sizes from the mounted backing store, bytes through the node's
+daemon."""
 
 from __future__ import annotations
 
@@ -31,13 +32,14 @@ THREADS_MAX = 8
 class ZazenFileSystem(AbstractFileSystem):
     """Files of a mounted backing store, read through the node's Zazen daemon. Read-only.
 
-    ``socket``, ``backing``, ``direct``, ``timeout``: as for ``zazen.open``. ``block_bytes``: the unit of caching, 4096
-    to 2**30; processes share what is cached if they use the same size. ``ahead_bytes``: how far an open file that is
-    read from front to back is read ahead.
+    ``socket``, ``backing``, ``direct``, ``timeout``: as for ``zazen.open``. ``block_bytes``: the
+    unit of caching, 4096 to 2**30; processes share what is cached if they use the same size.
+    ``ahead_bytes``: how far an open file that is read from front to back is read ahead.
 
-    Names, sizes and permissions come from the mount. A path must be readable by the caller; nobody reads more through
-    Zazen than without it. All bytes of one call, and of one open file, are of one version of the file. If the file is
-    replaced while it is open, reads raise ``zazen.StaleError``. Threads may share the file system.
+    Names, sizes and permissions come from the mount. A path must be readable by the caller; nobody
+    reads more through Zazen than without it. All bytes of one call, and of one open file, are of
+    one version of the file. If the file is replaced while it is open, reads raise
+    ``zazen.StaleError``. Threads may share the file system.
     """
 
     protocol = "zazen"
@@ -76,7 +78,8 @@ class ZazenFileSystem(AbstractFileSystem):
     # Names and sizes.
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """Name, size, type and times of the file or folder at `path`. Raises FileNotFoundError if there is none."""
+        """Name, size, type and times of the file or folder at `path`. Raises FileNotFoundError if
+        there is none."""
         path = self._strip_protocol(path)
         return _described(path, os.stat(path))
 
@@ -123,8 +126,8 @@ class ZazenFileSystem(AbstractFileSystem):
     ) -> list[Any]:
         """Many ranges of many files, in the order of `paths`.
 
-        Ranges of one file are read together, each block once. With ``on_error="return"`` the exception of a file takes
-        the place of its ranges' bytes; otherwise the first one is raised.
+        Ranges of one file are read together, each block once. With ``on_error="return"`` the
+        exception of a file takes the place of its ranges' bytes; otherwise the first one is raised.
         """
         if not isinstance(paths, list):
             raise TypeError(f"paths is {type(paths).__name__}; give a list")

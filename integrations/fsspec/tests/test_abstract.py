@@ -13,7 +13,8 @@ from zazen.fsspec import ZazenFileSystem
 
 
 class Seeded(ZazenFileSystem):
-    """The suite makes its files through the file system under test: here beside it, on the backing store."""
+    """The suite makes its files through the file system under test: here beside it, on the backing
+    store."""
 
     def _make(self, path):
         path = self._strip_protocol(path)

@@ -1,4 +1,5 @@
-"""What cold reads cost the backing store: counted by the testbed's file server, not by the daemons."""
+"""What cold reads cost the backing store: counted by the testbed's file server, not by the
+daemons."""
 
 import itertools
 import json
@@ -64,7 +65,8 @@ def file(testbed):
 
 
 def read_it(socket, path, seed):
-    """Reads the whole file in pieces of any size, in an order of its own; the bytes it got, in place."""
+    """Reads the whole file in pieces of any size, in an order of its own; the bytes it got, in
+    place."""
     from zazen.fsspec import ZazenFileSystem
 
     fs = ZazenFileSystem(socket=socket, block_bytes=BLOCK_BYTES, skip_instance_cache=True)
@@ -90,7 +92,8 @@ def _worker(arguments):
 
 
 def read_at_once(readers):
-    """Each of `readers`, (socket, path, seed), in a process of its own, all at once; whether all got the file."""
+    """Each of `readers`, (socket, path, seed), in a process of its own, all at once; whether all
+    got the file."""
     # The directory is the file server's own, so reading it here costs the server nothing.
     with multiprocessing.get_context("spawn").Pool(len(readers)) as pool:
         return all(pool.map(_worker, readers, chunksize=1))

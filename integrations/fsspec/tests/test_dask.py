@@ -1,4 +1,5 @@
-"""Dask tasks run where their frames and files lie: two real workers, each beside a node of its own."""
+"""Dask tasks run where their frames and files lie: two real workers, each beside a node of its
+own."""
 
 import os
 

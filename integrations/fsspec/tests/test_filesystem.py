@@ -159,7 +159,8 @@ def test_a_file_that_is_replaced(fs, backing, settle):
 
 
 def test_a_file_changed_twice_within_a_tick(fs, backing, settle, monkeypatch):
-    """A reader of a file that is young is not used again: its times may not show the next change."""
+    """A reader of a file that is young is not used again: its times may not show the next
+    change."""
     path = backing / "f"
     path.write_bytes(b"a" * 100)
     settle()
@@ -284,7 +285,8 @@ def test_bad_arguments(node, backing, files):
 
 
 def test_files_whose_numbers_overlap(backing, settle, node):
-    """The blocks of two files take each other's place in the cache; the bytes are right all the same."""
+    """The blocks of two files take each other's place in the cache; the bytes are right all the
+    same."""
     block_bytes, size = 4096, 1 << 30
     firsts = {}
     for at in range(4000):

@@ -1,4 +1,5 @@
-"""What zarr, xarray, dask, kerchunk and h5py read through the file system equals what they read directly."""
+"""What zarr, xarray, dask, kerchunk and h5py read through the file system equals what they read
+directly."""
 
 import numpy as np
 import pytest

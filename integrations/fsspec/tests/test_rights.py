@@ -1,4 +1,5 @@
-"""Nobody reads more through the cache than without it: a daemon of root's, and readers of other users."""
+"""Nobody reads more through the cache than without it: a daemon of root's, and readers of other
+users."""
 
 import os
 import time

@@ -1,4 +1,5 @@
-"""Frames into Timesteps, by format, with the values that MDAnalysis's reader of that format gives."""
+"""Frames into Timesteps, by format, with the values that MDAnalysis's reader of that format
+gives."""
 
 from __future__ import annotations
 
@@ -279,8 +280,9 @@ class H5mdFiller(Filler):
 
 
 class FileFiller(Filler):
-    """Any other format that MDAnalysis reads: each frame through a reader of its own, on a file with exactly its
-    bytes. This is slow; for formats of which single frames are written, such as PDB and GRO."""
+    """Any other format that MDAnalysis reads: each frame through a reader of its own, on a file
+    with exactly its bytes. This is slow; for formats of which single frames are written, such as
+    PDB and GRO."""
 
     def __init__(self, source: Source, convert_units: bool, sub: np.ndarray | None, dt: float | None) -> None:
         self.format, self._convert, self._sub, self._given_dt = source.format, convert_units, sub, dt

@@ -1,9 +1,9 @@
 """H5MD: a frame lies in chunks of an HDF5 file, which may be compressed and apart.
 
-So a frame is no byte range of the file, and the nodes keep blocks of the file instead (``zazen.blocks``). HDF5 and
-MDAnalysis's own reader decode what the blocks hold, so Timesteps are theirs, bit for bit. Which blocks a frame needs is
-known from the file's own index of chunks: so frames are read ahead, and each rank reads the frames whose blocks its
-node holds.
+So a frame is no byte range of the file, and the nodes keep blocks of the file instead
+(``zazen.blocks``). HDF5 and MDAnalysis's own reader decode what the blocks hold, so Timesteps are
+theirs, bit for bit. Which blocks a frame needs is known from the file's own index of chunks: so
+frames are read ahead, and each rank reads the frames whose blocks its node holds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def is_h5md(path: str) -> bool:
 
 
 class BlockFile(io.RawIOBase):
-    """A file over a `BlockReader`, for h5py. HDF5 replaces an error by one of its own, so it is kept here."""
+    """A file over a `BlockReader`, for h5py. HDF5 replaces an error by one of its own, so it is
+    kept here."""
 
     def __init__(self, reader: BlockReader) -> None:
         self._reader, self._at = reader, 0
@@ -78,18 +79,23 @@ class BlockFile(io.RawIOBase):
 
 
 class H5mdSource:
-    """An opened H5MD file. Not for several threads at a time. Offers what ``zazen.decoders.Source`` does, but for
-    the bytes of a frame."""
+    """An opened H5MD file. Not for several threads at a time. Offers what ``zazen.decoders.Source``
+    does, but for the bytes of a frame."""
 
     format = "h5md"
 
-    def __init__(self, path: str, open_options: dict[str, Any]) -> None:
+    def __init__(self, path: str, open_options: dict[str, Any], known: Any = None) -> None:
         if h5py is None:
             raise zazen.UnsupportedError(
                 errno.ENOTSUP, f"{path}: reading H5MD needs h5py: pip install 'zazen[mdanalysis]'", path
             )
         self.path = os.path.abspath(path)
         self._reader = BlockReader(self.path, kept_bytes=_KEPT_BYTES, options=open_options)
+        if known not in (None, self.known):
+            self._reader.close()
+            raise zazen.StaleError(
+                errno.ESTALE, f"{path} was changed or replaced after it was opened; open it again", path
+            )
         self._raw = BlockFile(self._reader)
         #: An error here is one at its opening.
         self.troubles: list[str] = []
@@ -101,11 +107,24 @@ class H5mdSource:
         self._last, self._step = -1, 0
         try:
             self.file = h5py.File(self._raw, "r")
-            group = self.file["particles"][next(iter(self.file["particles"]))]
-            self._data = [group[name]["value"] for name in _PER_FRAME if name in group]
+            # MDAnalysis reads the first group too.
+            names = list(self.file["particles"])
+            if not names:
+                raise KeyError("it has no group of particles")
+            group = _of_this_file(self.file["particles"], names[0], path)
+            there = [name for name in _PER_FRAME if group.get(name, getlink=True) is not None]
+            self._data = [_of_this_file(_of_this_file(group, name, path), "value", path) for name in there]
             if not self._data:
                 raise KeyError("it has neither positions nor velocities nor forces")
+            for data in self._data:
+                if data.is_virtual or data.external:
+                    raise _elsewhere(data.name, path)
+            _check_steps(group, path)
             self._length = len(self._data[0])
+            frame_bytes = sum(end - start for start, end in self._ranges(0))
+        except zazen.UnsupportedError:
+            self._reader.close()
+            raise
         except Exception as error:
             cause = self.cause(error)
             self._reader.close()
@@ -117,18 +136,23 @@ class H5mdSource:
                 "closed it",
                 path,
             ) from error
-        self._reader.kept_bytes = max(_KEPT_BYTES, 4 * sum(end - start for start, end in self._ranges(0)))
+        self._reader.kept_bytes = max(_KEPT_BYTES, 4 * frame_bytes)
 
     def __len__(self) -> int:
         return self._length
+
+    @property
+    def known(self) -> Any:
+        """As ``zazen.decoders.Source.known``: the version of the file."""
+        return self._reader.version
 
     def cause(self, error: Exception) -> Exception:
         """What made HDF5 fail: an error of Zazen's, if there was one."""
         return self._raw.error or error
 
     def prepare(self, index: int) -> None:
-        """Brings the frame's blocks into memory; a loop with steps of equal length is read ahead. Raises CorruptError
-        for a frame that was never written."""
+        """Brings the frame's blocks into memory; a loop with steps of equal length is read ahead.
+        Raises CorruptError for a frame that was never written."""
         ranges = self._ranges(index)
         if not self._came_ahead(index):
             self._reader.keep(ranges)
@@ -178,8 +202,9 @@ class H5mdSource:
         return [one for data in self._data for one in _places(data, index)] if index < self._length else []
 
     def owners(self, frames: np.ndarray, comm: Any) -> np.ndarray:
-        """The rank of ``comm`` that reads each frame: the one whose node holds most of the frame's bytes. What no node
-        holds is dealt out in stretches that level the ranks' numbers of frames. Collective."""
+        """The rank of ``comm`` that reads each frame: the one whose node holds most of the frame's
+        bytes. What no node holds is dealt out in stretches that level the ranks' numbers of frames.
+        Collective."""
         of_block = np.asarray(self._reader.owners(comm))
         told: tuple[str, Any] = ("", None)
         if comm.rank == 0:
@@ -239,6 +264,56 @@ def _places(data: Any, index: int) -> list[tuple[int, int]]:
     return places
 
 
+def _of_this_file(group: Any, name: str, path: str) -> Any:
+    """The object of this name. Raises UnsupportedError if it is a link to another file."""
+    if isinstance(group.get(name, getlink=True), h5py.ExternalLink):
+        raise _elsewhere(f"{group.name}/{name}", path)
+    return group[name]
+
+
+def _elsewhere(name: str, path: str) -> zazen.UnsupportedError:
+    """Nobody would notice that the other files change."""
+    return zazen.UnsupportedError(
+        errno.ENOTSUP,
+        f"{path}: its {name} lies in other files (a virtual or external dataset, or an external link); read it with "
+        "MDAnalysis's own reader, or repack it into one file",
+        path,
+    )
+
+
+def _check_steps(group: Any, path: str) -> None:
+    """Raises UnsupportedError unless all that MDAnalysis reads by the number of the frame was written at the same
+    steps: H5MD may write a box, velocities or forces less often than positions, and then row n is not frame n."""
+    if isinstance(group.get("box/edges"), h5py.Dataset):
+        raise zazen.UnsupportedError(
+            errno.ENOTSUP,
+            f"{path}: its box is the same for all frames (box/edges has no value of each), which MDAnalysis's "
+            "reader of H5MD does not know; write box/edges/value",
+            path,
+        )
+    first: tuple[str, Any, int] | None = None
+    for name in (*_PER_FRAME, "box/edges"):
+        if name not in group or not isinstance(group[name], h5py.Group) or "value" not in group[name]:
+            continue
+        element = group[name]
+        rows = len(element["value"])
+        step = element["step"] if "step" in element and element["step"].shape == (rows,) else None
+        if first is None:
+            first = (name, step, rows)
+        elif rows != first[2] or not _same_steps(step, first[1]):
+            raise zazen.UnsupportedError(
+                errno.ENOTSUP,
+                f"{path}: {name} was not written at the steps of {first[0]} ({rows} and {first[2]} rows), so that a "
+                "frame cannot be put together by its number",
+                path,
+            )
+
+
+def _same_steps(one: Any, other: Any) -> bool:
+    # Writers link one array of steps into several groups.
+    return one is None or other is None or one.id == other.id or np.array_equal(one[:], other[:])
+
+
 def _never_written(data: Any, index: int) -> zazen.CorruptError:
     return zazen.CorruptError(
         errno.EBADMSG, f"its {data.parent.name.rpartition('/')[2]} was never written; HDF5 would give zeros"
@@ -246,7 +321,8 @@ def _never_written(data: Any, index: int) -> zazen.CorruptError:
 
 
 def _level(ranks: np.ndarray, size: int) -> np.ndarray:
-    """Deals out what has no owner (-1), in stretches, so that the ranks' numbers of frames are level."""
+    """Deals out what has no owner (-1), in stretches, so that the ranks' numbers of frames are
+    level."""
     counts = np.bincount(ranks[ranks >= 0], minlength=size)
     free = np.flatnonzero(ranks < 0)
     # The lowest level that takes all of them.

@@ -1,10 +1,11 @@
-"""The MPI back end: each rank computes on the frames that its node holds, and all ranks get the results.
+"""The MPI back end: each rank computes on the frames that its node holds, and all ranks get the
+results.
 
-MDAnalysis gives a back end the whole run as pairs (position in the run, frame). This one asks Zazen which rank
-reads which frame, and cuts a rank's share into stretches that follow each other in the run. Each stretch is
-computed by a copy of the analysis, as MDAnalysis's own parallel back ends do it, and the results are joined in
-the order of the run. So everything that is collected frame by frame is what one process gets, bit for bit, and
-sums differ by rounding only.
+MDAnalysis gives a back end the whole run as pairs (position in the run, frame). This one asks Zazen
+which rank reads which frame, and cuts a rank's share into stretches that follow each other in the
+run. Each stretch is computed by a copy of the analysis, as MDAnalysis's own parallel back ends do
+it, and the results are joined in the order of the run. So everything that is collected frame by
+frame is what one process gets, bit for bit, and sums differ by rounding only.
 """
 
 from __future__ import annotations
@@ -30,15 +31,17 @@ _ROUND_BYTES = 64 << 20
 class MPI(BackendBase):
     """Runs an analysis on all ranks of ``comm``, an mpi4py communicator; None: MPI.COMM_WORLD.
 
-    Every rank makes the same Universe and the same call ``run(backend=MPI())``, with equal arguments; the call is
-    collective. All ranks get the whole result. If a rank fails, all ranks raise: that rank its own error, the
-    others an MpiError that names it.
+    Every rank makes the same Universe and the same call ``run(backend=MPI())``, with equal
+    arguments; the call is collective. All ranks get the whole result. If a rank fails, all ranks
+    raise: that rank its own error, the others an MpiError that names it.
 
-    Means of results (``ResultsGroup.ndarray_mean`` and ``float_mean``) are weighted by frames. An aggregator of
-    the user's own gets one value for each stretch of frames; stretches are not equally long.
+    Means of results (``ResultsGroup.ndarray_mean`` and ``float_mean``) are weighted by frames. An
+    aggregator of the user's own gets one value for each stretch of frames; stretches are not
+    equally long.
 
-    It runs the analyses that MDAnalysis can parallelize, and RMSF. Trajectories of other readers are dealt out
-    in equal parts. Raises ValueError for other analyses, and for transformations that need all frames in turn.
+    It runs the analyses that MDAnalysis can parallelize, and RMSF. Trajectories of other readers
+    are dealt out in equal parts. Raises ValueError for other analyses, and for transformations that
+    need all frames in turn.
     """
 
     def __init__(self, comm: Any = None) -> None:
@@ -50,8 +53,9 @@ class MPI(BackendBase):
             comm = mpi.COMM_WORLD
         self._comm = comm
 
-    # MDAnalysis asks users for unsupported_backend=True where a back end may give other results than a serial
-    # run. This one gives the same, and checks for itself what it can run, so it passes for the serial one.
+    # MDAnalysis asks users for unsupported_backend=True where a back end may give other results
+    # than a serial run. This one gives the same, and checks for itself what it can run, so it
+    # passes for the serial one.
     def __eq__(self, other: object) -> bool:
         return self is other or other == "serial"
 
@@ -59,7 +63,8 @@ class MPI(BackendBase):
         return hash("serial")
 
     def apply(self, func: Callable[..., Any], computations: list[np.ndarray]) -> list[Any]:
-        """Computes on all ranks. Called by ``run``; returns one analysis with the results of all frames."""
+        """Computes on all ranks. Called by ``run``; returns one analysis with the results of all
+        frames."""
         analysis: AnalysisBase = func.func.__self__
         arguments = dict(func.keywords)
         frames = np.concatenate(computations).astype(np.int64)
@@ -98,7 +103,8 @@ def _digest(frames: np.ndarray) -> str:
 
 
 class _Together:
-    """What all ranks do in step: a rank that fails makes all ranks raise, so that none waits for it."""
+    """What all ranks do in step: a rank that fails makes all ranks raise, so that none waits for
+    it."""
 
     def __init__(self, comm: Any) -> None:
         self.comm = comm
@@ -144,7 +150,8 @@ class _Step:
 
 
 def _shares(trajectory: Any, frames: np.ndarray, comm: Any) -> np.ndarray:
-    """For each position of the run the rank that reads its frame. Collective; equal on all ranks."""
+    """For each position of the run the rank that reads its frame. Collective; equal on all
+    ranks."""
     if isinstance(trajectory, ZazenReader):
         return trajectory.owners(frames, comm)
     return np.arange(len(frames)) * comm.size // len(frames)
@@ -156,7 +163,8 @@ def _stretches(positions: np.ndarray) -> list[np.ndarray]:
 
 
 def _fresh(analysis: AnalysisBase) -> AnalysisBase:
-    """A copy to compute with: `_compute` overwrites what the caller's own object needs at the end."""
+    """A copy to compute with: `_compute` overwrites what the caller's own object needs at the
+    end."""
     made = copy.copy(analysis)
     made.results = Results({name: _copied(value) for name, value in analysis.results.items()})
     return made
@@ -196,7 +204,8 @@ def _compute_apart(
 
 
 def _weighted(aggregator: ResultsGroup, counts: list[int]) -> ResultsGroup:
-    """The aggregator for stretches of so many frames: MDAnalysis's means take all parts for equally long."""
+    """The aggregator for stretches of so many frames: MDAnalysis's means take all parts for equally
+    long."""
 
     def mean(parts: list[Any]) -> Any:
         values = [np.asarray(part) for part in parts]
@@ -227,7 +236,8 @@ class _Reading:
         return self
 
     def back(self) -> None:
-        """To the Timestep at which the run began, because analyses may look at it when they begin."""
+        """To the Timestep at which the run began, because analyses may look at it when they
+        begin."""
         if self._announces:
             self._trajectory.restore(self._began)
 
@@ -254,8 +264,9 @@ class _Atoms:
 
 
 def _replay_rmsf(analysis: RMSF, frames: np.ndarray, shares: np.ndarray, together: _Together) -> RMSF:
-    """RMSF's sums depend on the order of frames. The ranks read and decode each its own, and send each other
-    the positions of RMSF's atoms; then every rank sums up in the order of the run, as one process would."""
+    """RMSF's sums depend on the order of frames. The ranks read and decode each its own, and send
+    each other the positions of RMSF's atoms; then every rank sums up in the order of the run, as
+    one process would."""
     comm, group, trajectory = together.comm, analysis.atomgroup, analysis._trajectory
     with together.step():
         analysis._prepare_sliced_trajectory(frames[:, 1])

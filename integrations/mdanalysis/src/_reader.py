@@ -1,8 +1,8 @@
 """The reader: a trajectory of a Zazen dataset, as MDAnalysis wants it.
 
-Timesteps equal those of MDAnalysis's readers for the same format, bit for bit. MDAnalysis ends a ``for`` loop
-without a word if a reader raises an OSError, and many of Zazen's errors are OSErrors. So every failure to read
-a frame is a ReadError, which is none.
+Timesteps equal those of MDAnalysis's readers for the same format, bit for bit. MDAnalysis ends a
+``for`` loop without a word if a reader raises an OSError, and many of Zazen's errors are OSErrors.
+So every failure to read a frame is a ReadError, which is none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ PREFIX = "zazen:"
 
 
 class ReadError(zazen.Error, RuntimeError):
-    """A frame can't be read. The message names trajectory and frame, ``__cause__`` is the reason."""
+    """A frame can't be read. The message names trajectory and frame, ``__cause__`` is the
+    reason."""
 
 
 def path_of(name: str) -> str:
@@ -46,24 +47,27 @@ def path_of(name: str) -> str:
 
 
 class ZazenReader(base.ReaderBase):
-    """Reads the trajectory ``filename``, "zazen:/path" of a trajectory file or of a directory of frames.
+    """Reads the trajectory ``filename``, "zazen:/path" of a trajectory file or of a directory of
+    frames.
 
-    ``convert_units``: convert to MDAnalysis's units. ``dt``: time between frames in picoseconds, instead of the
-    file's. ``sub``: indices of the atoms to keep; the topology is that of these atoms. ``open_options``: a dict of
-    more arguments of ``zazen.open``, such as ``{"direct": True}``.
+    ``convert_units``: convert to MDAnalysis's units. ``dt``: time between frames in picoseconds,
+    instead of the file's. ``sub``: indices of the atoms to keep; the topology is that of these
+    atoms. ``open_options``: a dict of more arguments of ``zazen.open``, such as ``{"direct":
+    True}``.
 
-    ``ts.data["zazen"]`` says where a frame came from, as ``zazen.Frame.source`` does, and ``ts.data["zazen_bytes"]``
-    how many bytes it has. The reader pickles, for
-    MDAnalysis's parallel back ends; an unpickled reader opens the dataset again. Not for several
-    threads at a time. Raises NotFoundError if there is no such trajectory, UnsupportedError if it has no frames,
-    and ReadError if the first frame can't be read. A trajectory that ends within a frame gives a ZazenWarning, and
-    a ReadError at the end of a loop over all frames.
+    ``ts.data["zazen"]`` says where a frame came from, as ``zazen.Frame.source`` does, and
+    ``ts.data["zazen_bytes"]`` how many bytes it has. The reader pickles, for MDAnalysis's parallel
+    back ends; an unpickled reader opens the dataset again. Not for several threads at a time.
+    Raises NotFoundError if there is no such trajectory, UnsupportedError if it has no frames, and
+    ReadError if the first frame can't be read. A trajectory that ends within a frame gives a
+    ZazenWarning, and a ReadError at the end of a loop over all frames.
     """
 
     format = "ZAZEN"
     units: dict[str, Any] = {"time": "ps", "length": "Angstrom"}  # noqa: RUF012 (MDAnalysis's declaration)
 
     _source: Source | H5mdSource | None = None
+    _known: Any = None
     _announced = False
 
     @staticmethod
@@ -123,7 +127,9 @@ class ZazenReader(base.ReaderBase):
     def _opened(self) -> Source | H5mdSource:
         if self._source is None:
             kind = H5mdSource if is_h5md(self._path) and "pattern" not in self._open_options else Source
-            self._source = kind(self._path, self._open_options)
+            self._source = kind(self._path, self._open_options, self._known)
+            # Whoever opens it again, here or unpickled elsewhere, must not read another file's frames.
+            self._known = self._source.known
         return self._source
 
     def _read_error(self, frame: int, error: Exception) -> ReadError:
@@ -167,7 +173,8 @@ class ZazenReader(base.ReaderBase):
             super().rewind()
 
     def owners(self, frames: Any, comm: Any) -> np.ndarray:
-        """The rank of ``comm`` that reads each of ``frames``. Collective over ``comm``, an mpi4py communicator."""
+        """The rank of ``comm`` that reads each of ``frames``. Collective over ``comm``, an mpi4py
+        communicator."""
         return self._opened().owners(np.asarray(frames, dtype=np.int64), comm)
 
     @property
@@ -176,8 +183,8 @@ class ZazenReader(base.ReaderBase):
         return self._opened().assignment
 
     def restore(self, kept: Timestep) -> None:
-        """Makes the Timestep what ``kept``, a copy of it, is. It stays the same object with the same arrays:
-        analyses keep views of them."""
+        """Makes the Timestep what ``kept``, a copy of it, is. It stays the same object with the
+        same arrays: analyses keep views of them."""
         ts = self.ts
         ts.has_positions, ts.has_velocities = kept.has_positions, kept.has_velocities
         ts.has_forces = kept.has_forces
@@ -189,8 +196,8 @@ class ZazenReader(base.ReaderBase):
         ts.data.update(kept.data)
 
     def announce(self, frames: np.ndarray) -> None:
-        """Reads these frames ahead, in this order, until ``recall``. Until then the end of a loop over frames
-        leaves the reader where it is."""
+        """Reads these frames ahead, in this order, until ``recall``. Until then the end of a loop
+        over frames leaves the reader where it is."""
         self._announced = True
         self._opened().announce(frames)
 

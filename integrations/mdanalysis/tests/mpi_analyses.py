@@ -1,4 +1,5 @@
-"""A rank of test_mpi.py: runs analyses with the MPI back end and compares them with serial runs of plain readers.
+"""A rank of test_mpi.py: runs analyses with the MPI back end and compares them with serial runs of
+plain readers.
 
 mpiexec -n 3 python mpi_analyses.py TOPOLOGY TRAJECTORY NAME
 """
@@ -21,7 +22,8 @@ comm = MPI.COMM_WORLD
 
 
 class Centres(AnalysisBase):
-    """What users write: a subclass that can be parallelized. It looks at the Timestep where the run began."""
+    """What users write: a subclass that can be parallelized. It looks at the Timestep where the run
+    began."""
 
     _analysis_algorithm_is_parallelizable = True
 
@@ -32,7 +34,8 @@ class Centres(AnalysisBase):
     def _prepare(self):
         self.began = self.atoms.center_of_geometry()
         self.results.centres = np.zeros((self.n_frames, 3))
-        # As long as some runs have frames: a histogram must not be taken for what is there per frame.
+        # As long as some runs have frames: a histogram must not be taken for what is there per
+        # frame.
         self.results.histogram = np.zeros(10)
 
     def _single_frame(self):
@@ -69,7 +72,8 @@ def radii(atoms):
 
 
 def analyses(universe):
-    """Name -> a new analysis, what of its results to compare, and the relative error that is allowed."""
+    """Name -> a new analysis, what of its results to compare, and the relative error that is
+    allowed."""
     universe.add_TopologyAttr("charges", np.linspace(-1, 1, len(universe.atoms)))
     protein, ca = universe.select_atoms("protein"), universe.select_atoms("name CA")
     water = universe.select_atoms("resname SOL and name OW")[:200]

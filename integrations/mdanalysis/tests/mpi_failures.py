@@ -1,9 +1,11 @@
-"""A rank of test_mpi.py: whatever fails on one rank raises on all of them, and nobody waits for ever.
+"""A rank of test_mpi.py: whatever fails on one rank raises on all of them, and nobody waits for
+ever.
 
 mpiexec -n 3 python mpi_failures.py TOPOLOGY TRAJECTORY
 """
 
 import sys
+import tempfile
 import warnings
 
 import MDAnalysis as mda
@@ -77,8 +79,9 @@ del reader._load
 assert run(rms.RMSF(atoms)).results.rmsf.shape == (len(atoms),)
 
 # What can't be run, and says so on all ranks.
-aligned = align.AlignTraj(universe, universe, select="name CA", filename="never-written.xtc")
-expect(ValueError, "AlignTraj needs all frames", lambda: run(aligned))
+with tempfile.TemporaryDirectory() as folder:
+    aligned = align.AlignTraj(universe, universe, select="name CA", filename=f"{folder}/never-written.xtc")
+    expect(ValueError, "AlignTraj needs all frames", lambda: run(aligned))
 jumping = mda.Universe(topology, name)
 jumping.trajectory.add_transformations(NoJump())
 expect(ValueError, "NoJump", lambda: run(rms.RMSD(jumping)))

@@ -1,4 +1,5 @@
-"""`zazen.decoders` meets damaged bytes: a frame or a CorruptError, and no memory beyond the input's."""
+"""`zazen.decoders` meets damaged bytes: a frame or a CorruptError, and no memory beyond the
+input's."""
 
 import random
 import struct

@@ -1,5 +1,5 @@
-"""H5MD through blocks of its file: equal to MDAnalysis's own reader for every layout that HDF5 has, and what is
-wrong with a file is told."""
+"""H5MD through blocks of its file: equal to MDAnalysis's own reader for every layout that HDF5 has,
+and what is wrong with a file is told."""
 
 import pickle
 import shutil
@@ -134,13 +134,85 @@ def test_what_is_wrong_is_told(backing, node):
         assert seen == list(range(bad)) and np.isfinite(universe.trajectory[bad - 1].positions).all()
         with pytest.raises(zazen.mdanalysis.ReadError, match=words):
             universe.trajectory[bad]
-    # The file is replaced while it is open: all frames are of the version that was opened, or an error says so.
+    # The file is replaced while it is open: all frames are of the version that was opened, or an
+    # error says so.
     long = write(backing / "long.h5md", frames=300, written=300, **LAYOUTS["a chunk a frame"])
     universe = universe_of(f"zazen:{long}", **options)
     write(backing / "other.h5md", frames=300, written=300, **LAYOUTS["contiguous"]).rename(long)
     with pytest.raises(zazen.mdanalysis.ReadError, match=r"long\.h5md.*changed"):
         for ts in universe.trajectory:
             assert ts.n_atoms == ATOMS
+
+
+def test_what_no_number_of_a_frame_names_is_refused(tmp_path):
+    """Each of these would give wrong frames, or bytes whose changes nobody notices."""
+    options = {"open_options": {"direct": True}}
+
+    def check(path, words):
+        with pytest.raises(zazen.UnsupportedError, match=words):
+            universe_of(f"zazen:{path}", **options)
+
+    def changed(name, change):
+        path = write(tmp_path / name, **LAYOUTS["a chunk a frame"])
+        with h5py.File(path, "r+") as file:
+            change(file["particles/all"])
+        return path
+
+    def every_second_box(group):
+        edges, steps = group["box/edges/value"][::2], group["box/edges/step"][::2]
+        for part in ("value", "step"):
+            del group[f"box/edges/{part}"]
+        group["box/edges/value"], group["box/edges/step"] = edges, steps
+
+    def fixed_box(group):
+        del group["box/edges"]
+        group["box/edges"] = np.array([40.0, 50.0, 60.0])
+
+    def other_steps(group):
+        del group["velocity/step"]
+        group["velocity/step"] = np.arange(FRAMES) * 20
+
+    def in_another_file(group):
+        del group["position/value"]
+        shape = (FRAMES, ATOMS, 3)
+        group["position"].create_dataset("value", shape, "f4", external=[(str(tmp_path / "raw"), 0, 1 << 30)])
+
+    def linked(group):
+        del group["position/value"]
+        group["position/value"] = h5py.ExternalLink(
+            str(tmp_path / "whole.h5md"), "particles/all/position/value"
+        )
+
+    def virtual(group):
+        del group["position/value"]
+        layout = h5py.VirtualLayout((FRAMES, ATOMS, 3), "f4")
+        layout[:] = h5py.VirtualSource(tmp_path / "whole.h5md", "particles/all/position/value", layout.shape)
+        group.create_virtual_dataset("position/value", layout)
+
+    write(tmp_path / "whole.h5md", **LAYOUTS["contiguous"])
+    check(
+        changed("half.h5md", every_second_box),
+        "box/edges was not written at the steps of position.*12 and 23",
+    )
+    check(changed("fixed.h5md", fixed_box), "box is the same for all frames")
+    check(changed("steps.h5md", other_steps), "velocity was not written at the steps of position")
+    for name, change in (("external", in_another_file), ("linked", linked), ("virtual", virtual)):
+        check(changed(f"{name}.h5md", change), "position/value lies in other files")
+    # Of several groups the first is read, as MDAnalysis does it.
+    path = changed("two.h5md", lambda group: group.parent.create_group("zeta"))
+    compare(universe_of(f"zazen:{path}", **options), universe_of(str(path)))
+    with pytest.raises(zazen.CorruptError, match="no group of particles"):
+        universe_of(f"zazen:{changed('none.h5md', lambda group: group.parent.pop('all'))}", **options)
+
+
+def test_another_process_never_reads_another_version(tmp_path):
+    path = write(tmp_path / "md.h5md", **LAYOUTS["compressed"])
+    universe = universe_of(f"zazen:{path}", open_options={"direct": True})
+    pickled = pickle.dumps(universe)
+    assert pickle.loads(pickled).trajectory[2].frame == 2
+    write(tmp_path / "new.h5md", **LAYOUTS["contiguous"]).rename(path)
+    with pytest.raises(zazen.mdanalysis.ReadError, match=r"md\.h5md was changed or replaced"):
+        pickle.loads(pickled).trajectory[2]
 
 
 def test_frames_without_an_owner_level_the_load():

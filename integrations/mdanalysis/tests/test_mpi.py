@@ -21,7 +21,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture(scope="module")
 def protein(tmp_path_factory):
-    """A protein with the waters around it: (topology, folder of md.xtc), small enough for many runs."""
+    """A protein with the waters around it: (topology, folder of md.xtc), small enough for many
+    runs."""
     folder = tmp_path_factory.mktemp("p")
     universe = mda.Universe(datafiles.TPR, datafiles.XTC)
     near = universe.select_atoms("protein") | universe.select_atoms(
@@ -87,7 +88,8 @@ def test_a_node_that_dies_costs_time_only(launch, protein, folder, backing):
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_h5md_under_mpi(launch, folder, backing, nodes):
-    """Chunked and compressed; the second job reads from the nodes' disks, each rank what its node holds."""
+    """Chunked and compressed; the second job reads from the nodes' disks, each rank what its node
+    holds."""
     pytest.importorskip("h5py", reason="no h5py: pip install 'zazen[mdanalysis]'")
     from h5md_file import write
 

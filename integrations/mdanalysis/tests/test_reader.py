@@ -1,8 +1,10 @@
-"""Every Timestep equals that of MDAnalysis's own reader, bit for bit; and what else users do with a reader."""
+"""Every Timestep equals that of MDAnalysis's own reader, bit for bit; and what else users do with a
+reader."""
 
 import pickle
 import shutil
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -154,6 +156,26 @@ def test_pickled_at_a_frame(tmp_path):
     assert next(other.trajectory).frame == 5
     again = universe.trajectory.copy()
     assert again.ts == universe.trajectory.ts and next(again).frame == 5
+
+
+def test_another_process_never_reads_another_trajectory(tmp_path):
+    """A pickled reader, and one that was closed, go on with the file that they began with, or not at all."""
+    path = tmp_path / "md.xtc"
+    shutil.copy(datafiles.XTC, path)
+    universe = mda.Universe(datafiles.GRO, f"zazen:{path}", open_options={"direct": True})
+    expected = universe.trajectory[3].positions.copy()
+    pickled = pickle.dumps(universe)
+    # More frames are no other trajectory.
+    with path.open("ab") as file:
+        file.write(Path(datafiles.XTC).read_bytes())
+    again = pickle.loads(pickled)
+    assert len(again.trajectory) == 10 and np.array_equal(again.trajectory[3].positions, expected)
+    shutil.copy(datafiles.XTC, tmp_path / "new")
+    (tmp_path / "new").rename(path)
+    universe.trajectory.close()
+    for opened in (lambda: universe, lambda: pickle.loads(pickled)):
+        with pytest.raises(zazen.mdanalysis.ReadError, match=r"md\.xtc.*open it again"):
+            opened().trajectory[3]
 
 
 @pytest.mark.parametrize("back_end", ["multiprocessing", "dask"])

@@ -7,9 +7,9 @@
     for chunk in zazen.mdtraj.iterload("/lustre/sim1/md.xtc", top="top.pdb", chunk=100):
         print(chunk)
 
-``chunk`` is an ``mdtraj.Trajectory``, equal to that of ``mdtraj.iterload``. Under MPI, ``share`` gives each rank
-the frames that its node holds. Trajectories are XTC, TRR, DCD and AMBER NetCDF files, and directories of numbered
-files with one frame each of these formats.
+``chunk`` is an ``mdtraj.Trajectory``, equal to that of ``mdtraj.iterload``. Under MPI, ``share``
+gives each rank the frames that its node holds. Trajectories are XTC, TRR, DCD and AMBER NetCDF
+files, and directories of numbered files with one frame each of these formats.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ def iterload(
     atom_indices: Any = None,
     **open_options: Any,
 ) -> Iterator[mdtraj.Trajectory]:
-    """Iterate over the trajectory ``path`` in chunks of ``chunk`` frames (0: all at once), in order.
+    """Iterate over the trajectory ``path`` in chunks of ``chunk`` frames (0: all at once), in
+    order.
 
-    ``top``: an mdtraj.Topology, an mdtraj.Trajectory, or the file of one. ``stride``: every so many frames.
-    ``skip``: frames that are left out at the start. ``atom_indices``: the atoms to keep. ``open_options``: more
-    arguments of ``zazen.open``.
+    ``top``: an mdtraj.Topology, an mdtraj.Trajectory, or the file of one. ``stride``: every so many
+    frames. ``skip``: frames that are left out at the start. ``atom_indices``: the atoms to keep.
+    ``open_options``: more arguments of ``zazen.open``.
 
-    Raises CorruptError for a damaged frame after all good ones before it, and InvalidArgumentError if the
-    topology has another number of atoms.
+    Raises CorruptError for a damaged frame after all good ones before it, and InvalidArgumentError
+    if the topology has another number of atoms.
     """
     with _Trajectory(path, top, atom_indices, open_options) as trajectory:
         frames = np.arange(skip, len(trajectory), stride)
@@ -62,10 +63,12 @@ def share(
     atom_indices: Any = None,
     **open_options: Any,
 ) -> Iterator[tuple[np.ndarray, mdtraj.Trajectory]]:
-    """Iterate over this rank's share of the trajectory, as (frames, chunk): every frame is on exactly one rank.
+    """Iterate over this rank's share of the trajectory, as (frames, chunk): every frame is on
+    exactly one rank.
 
-    ``frames``: the indices of the chunk's frames, increasing. ``comm``: an mpi4py communicator. The first step of
-    the iteration is collective over it, the rest is not. The other arguments are those of ``iterload``.
+    ``frames``: the indices of the chunk's frames, increasing. ``comm``: an mpi4py communicator. The
+    first step of the iteration is collective over it, the rest is not. The other arguments are
+    those of ``iterload``.
     """
     with _Trajectory(path, top, atom_indices, open_options) as trajectory:
         frames = np.arange(skip, len(trajectory), stride)

@@ -7,8 +7,9 @@
         sampler.set_epoch(epoch)
         for batch in loader: ...
 
-The batches of all ranks together are, as sets, those of PyTorch's ``DistributedSampler`` with the same seed and
-``drop_last=True``. Only which rank reads which sample of a batch differs. ``pip install 'zazen[torch]'`` installs it.
+The batches of all ranks together are, as sets, those of PyTorch's ``DistributedSampler`` with the
+same seed and ``drop_last=True``. Only which rank reads which sample of a batch differs. ``pip
+install 'zazen[torch]'`` installs it.
 """
 
 from zazen.torch.dataset import Dataset

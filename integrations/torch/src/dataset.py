@@ -20,11 +20,13 @@ def frame_bytes(frame: zazen.Frame) -> bytes:
 class Dataset(torch.utils.data.Dataset):
     """Sample i is the i-th frame of `dataset`, by ascending frame number.
 
-    ``transform`` makes a sample of a ``zazen.Frame`` (``number``, ``data``, ``path``); without it a sample is the
-    frame's bytes. It runs in the worker that reads the frame. With `spawn` and `forkserver` it must be picklable.
+    ``transform`` makes a sample of a ``zazen.Frame`` (``number``, ``data``, ``path``); without it a
+    sample is the frame's bytes. It runs in the worker that reads the frame. With `spawn` and
+    `forkserver` it must be picklable.
 
-    The frames that exist are listed once. Workers by fork, forkserver and spawn work: each opens the dataset for
-    itself. Reading raises what ``zazen.Dataset.read`` raises, and IndexError beyond the last sample.
+    The frames that exist are listed once. Workers by fork, forkserver and spawn work: each opens
+    the dataset for itself. Reading raises what ``zazen.Dataset.read`` raises, and IndexError beyond
+    the last sample.
     """
 
     def __init__(self, dataset: zazen.Dataset, transform: Callable[[zazen.Frame], Any] = frame_bytes) -> None:

@@ -1,6 +1,7 @@
 """Who of the nodes reads which sample of a global batch. No I/O, no randomness, no torch.
 
-Every rank deals for itself and must come to the same result: the same arguments give the same result on every machine.
+Every rank deals for itself and must come to the same result: the same arguments give the same
+result on every machine.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ __all__ = ["Homes", "deal"]
 class Homes:
     """Which nodes hold which sample.
 
-    ``held[node]``: for each sample, whether the node holds it. Samples that the same nodes hold form a class.
+    ``held[node]``: for each sample, whether the node holds it. Samples that the same nodes hold
+    form a class.
     """
 
     def __init__(self, held: Sequence[np.ndarray]) -> None:
@@ -33,9 +35,11 @@ class Homes:
 
 
 def deal(batch: np.ndarray, homes: Homes, node_of_rank: Sequence[int], share: int) -> list[np.ndarray]:
-    """Deals `batch` to the ranks: for each rank, `share` samples; as many as possible go to a node that holds them.
+    """Deals `batch` to the ranks: for each rank, `share` samples; as many as possible go to a node
+    that holds them.
 
-    ``batch``: distinct samples, as many as ranks times `share`. ``node_of_rank``: the node of each rank, from 0 on.
+    ``batch``: distinct samples, as many as ranks times `share`. ``node_of_rank``: the node of each
+    rank, from 0 on.
     """
     ranks = len(node_of_rank)
     if len(batch) != ranks * share:
@@ -69,7 +73,8 @@ def deal(batch: np.ndarray, homes: Homes, node_of_rank: Sequence[int], share: in
 def _place(
     counts: dict[int, int], nodes: Sequence[tuple[int, ...]], room: list[int]
 ) -> dict[int, dict[int, int]]:
-    """How many samples of each class each node reads: a largest flow from classes to nodes with this room."""
+    """How many samples of each class each node reads: a largest flow from classes to nodes with
+    this room."""
     free = list(room)
     placed: dict[int, dict[int, int]] = {kind: {} for kind in counts}
     waiting = dict(counts)
@@ -107,7 +112,8 @@ def _move(of_class: dict[int, int], free: list[int], node: int, count: int) -> N
 def _way(
     kind: int, placed: dict[int, dict[int, int]], nodes: Sequence[tuple[int, ...]], free: list[int]
 ) -> tuple[list[int], list[int]] | None:
-    """The shortest chain of moves that makes room at a holder of class `kind`: classes that move on, and the nodes."""
+    """The shortest chain of moves that makes room at a holder of class `kind`: classes that move
+    on, and the nodes."""
     before: dict[int, tuple[int, int] | None] = {node: None for node in nodes[kind]}
     queue = deque(nodes[kind])
     while queue:

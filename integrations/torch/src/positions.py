@@ -18,7 +18,8 @@ _DIGEST_STEP = 1 << 16
 
 
 class Positions:
-    """Frame numbers by place and places by frame number. A regular extent takes a few bytes, however large."""
+    """Frame numbers by place and places by frame number. A regular extent takes a few bytes,
+    however large."""
 
     def __init__(self, runs: Iterable[tuple[int, int, int]]) -> None:
         runs = list(runs)

@@ -26,24 +26,27 @@ _Held = tuple[list[int], bytes]
 class LocalSampler(torch.utils.data.Sampler[list[int]]):
     """Batches of this rank, for ``DataLoader(batch_sampler=...)``.
 
-    The permutation of an epoch is that of ``DistributedSampler(seed=seed, drop_last=True)``. It is cut into global
-    batches of ``batch_size`` times ranks. Each global batch is dealt to the ranks, ``batch_size`` samples each, so that
-    as many samples as possible are read on a node that holds them. So the k-th batches of all ranks together are, as a
-    set, the k-th batches of all ranks with ``DistributedSampler``. Which rank reads which of them differs, and with it
-    what belongs to a rank alone: batch normalisation without synchronisation, random numbers of augmentation.
+    The permutation of an epoch is that of ``DistributedSampler(seed=seed, drop_last=True)``. It is
+    cut into global batches of ``batch_size`` times ranks. Each global batch is dealt to the ranks,
+    ``batch_size`` samples each, so that as many samples as possible are read on a node that holds
+    them. So the k-th batches of all ranks together are, as a set, the k-th batches of all ranks
+    with ``DistributedSampler``. Which rank reads which of them differs, and with it what belongs to
+    a rank alone: batch normalisation without synchronisation, random numbers of augmentation.
 
-    ``dataset``: a ``zazen.Dataset``, or a ``zazen.torch.Dataset`` over one. ``drop_last``: leave out a last batch
-    that is smaller. ``comm``: an mpi4py communicator; without it, the default process group of ``torch.distributed``,
-    or this process alone if there is none.
+    ``dataset``: a ``zazen.Dataset``, or a ``zazen.torch.Dataset`` over one. ``drop_last``: leave
+    out a last batch that is smaller. ``comm``: an mpi4py communicator; without it, the default
+    process group of ``torch.distributed``, or this process alone if there is none.
 
-    Beginning an epoch is collective, because ranks tell each other what their nodes hold: all ranks begin to iterate,
-    in the same order as other collective calls of the program. ``set_epoch`` is to be called before each epoch, with
-    the same number on all ranks. ``state_dict`` is the same on all ranks; with it, an epoch continues with exactly the
-    batches that were left, on as many ranks. Not for several threads.
+    Beginning an epoch is collective, because ranks tell each other what their nodes hold: all ranks
+    begin to iterate, in the same order as other collective calls of the program. ``set_epoch`` is
+    to be called before each epoch, with the same number on all ranks. ``state_dict`` is the same on
+    all ranks; with it, an epoch continues with exactly the batches that were left, on as many
+    ranks. Not for several threads.
 
-    Ranks that see different frames, or differ in the arguments, the epoch or the batch to begin with, would deal from
-    different permutations. So when an epoch begins, all ranks raise ValueError instead: for instance because the
-    dataset grew between the ranks' calls of ``zazen.open``.
+    Ranks that see different frames, or differ in the arguments, the epoch or the batch to begin
+    with, would deal from different permutations. So when an epoch begins, all ranks raise
+    ValueError instead: for instance because the dataset grew between the ranks' calls of
+    ``zazen.open``.
     """
 
     def __init__(
@@ -87,7 +90,8 @@ class LocalSampler(torch.utils.data.Sampler[list[int]]):
 
     @property
     def local_share(self) -> float:
-        """The share of this rank's samples of this epoch so far that its node held when the epoch began; 1 if none."""
+        """The share of this rank's samples of this epoch so far that its node held when the epoch
+        began; 1 if none."""
         return self.local_samples / self.samples if self.samples else 1.0
 
     def set_epoch(self, epoch: int) -> None:
@@ -143,7 +147,8 @@ class LocalSampler(torch.utils.data.Sampler[list[int]]):
         return self._permuted[1]
 
     def _agree(self, start: int, held: _Held | None) -> list[int]:
-        """The node of each rank; ValueError on all ranks unless all begin the same epoch of the same samples."""
+        """The node of each rank; ValueError on all ranks unless all begin the same epoch of the
+        same samples."""
         mine = {
             "samples": len(self._positions),
             "frame numbers": self._extent(),
@@ -198,7 +203,8 @@ class LocalSampler(torch.utils.data.Sampler[list[int]]):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues as `state` says. Raises ValueError if it is of another dataset, job size, batch size or seed."""
+        """Continues as `state` says. Raises ValueError if it is of another dataset, job size, batch
+        size or seed."""
         if state.get("version") != _VERSION:
             raise ValueError(f"a state of version {state.get('version')}; this is version {_VERSION}")
         here = {

@@ -101,7 +101,8 @@ def test_all_ranks_together(cluster, images, folder, carrier, ranks):
             assert rank[epoch]["good"], "the bytes of every sample are its file's"
             assert {len(batch) for batch in rank[epoch]["batches"][:-1]} <= {16}
     nodes = min(ranks, len(cluster.sockets))
-    # What a node read in the first epoch it holds in the second. With as few as 16 samples a rank chance moves some.
+    # What a node read in the first epoch it holds in the second. With as few as 16 samples a rank
+    # chance moves some.
     shares = [sum(rank[1]["local"] for rank in found) / len(found)]
     assert shares[0] > (0.99 if nodes == 1 else 0.8), shares
 
@@ -160,7 +161,8 @@ class Ranks:
     ],
 )
 def test_ranks_that_would_deal_differently_raise(dataset, differs, options):
-    """All of them, and before the first batch: otherwise samples would be read twice, and others never."""
+    """All of them, and before the first batch: otherwise samples would be read twice, and others
+    never."""
 
     def begin(rank, batch_size=32, seed=1, fewer=0, others=False, epoch=0, start=0, **more):
         made = zazen.torch.LocalSampler(dataset, batch_size, seed=seed, **more)

@@ -1,4 +1,5 @@
-"""The samples of these tests: what each holds, and their numbers, which have gaps and do not begin at 0."""
+"""The samples of these tests: what each holds, and their numbers, which have gaps and do not begin
+at 0."""
 
 FRAMES = 300
 PATTERN = "sample-{n:05}.bin"

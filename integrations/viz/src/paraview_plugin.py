@@ -14,7 +14,7 @@ if _SITE not in sys.path:
 from paraview.util.vtkAlgorithm import smdomain, smhint, smproperty, smproxy  # noqa: E402
 from zazen.viz.reader import Reader  # noqa: E402
 
-_EXTENSIONS = "series pvd vtm vtpd vtpc pvtu pvti pvtr pvts pvtp csv"
+_EXTENSIONS = "series pvd vtm vtpd vtpc pvtu pvti pvtr pvts pvtp vtkhdf csv"
 _DESCRIPTION = "Visualization, read where it lies (Zazen)"
 _STRATEGIES = ["optimal", "bytes", "sticky", "scarcest", "least-demand", "first-come", "blind", "stock"]
 
@@ -68,6 +68,11 @@ class ZazenReader(Reader):
     def SetAhead(self, steps):
         """How many steps are fetched in advance."""
         super().SetAhead(steps)
+
+    @smproperty.xml('<Property name="Reload" command="Reload" panel_widget="command_button"/>')
+    def Reload(self):
+        """Reads the index, and what it names, anew."""
+        super().Reload()
 
     def RequestInformation(self, request, inputs, outputs):
         """Gives the times, once a file is set."""

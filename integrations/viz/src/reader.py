@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,25 @@ from vtkmodules.vtkCommonDataModel import (
 )
 from vtkmodules.vtkCommonExecutionModel import vtkAlgorithm, vtkStreamingDemandDrivenPipeline
 from zazen import _zazen
-from zazen.viz.parts import Arrays, read_part
+from zazen.viz.parts import (
+    GHOSTS,
+    Arrays,
+    LeftOut,
+    arrays_in,
+    blank,
+    field_data_of,
+    leaves_of,
+    read_part,
+    read_vtkhdf,
+    vtkhdf_times,
+)
 from zazen.viz.steps import Ahead, Kept
 from zazen.viz.visualization import Visualization, stock
 
 __all__ = ["Reader"]
 
+#: Files that are looked at for names of arrays before one is read.
+_LOOKED_AT_MAX = 16
 OUTPUTS = {
     "multiblock": ("vtkMultiBlockDataSet", vtkMultiBlockDataSet),
     "collection": ("vtkPartitionedDataSetCollection", vtkPartitionedDataSetCollection),
@@ -76,11 +90,17 @@ class Reader(VTKPythonAlgorithmBase):
         self._opened: Visualization | None = None
         self._ahead: Ahead | None = None
         self._warned: set[str] = set()
+        #: Whether a selection is changed by the reader itself, which needs no new update.
+        self._quiet = False
         #: Why the last update failed, or None.
-        self.error: zazen.Error | None = None
+        self.error: Exception | None = None
         self._point, self._cell = vtkDataArraySelection(), vtkDataArraySelection()
         for selection in (self._point, self._cell):
-            selection.AddObserver("ModifiedEvent", lambda *_: self.Modified())
+            selection.AddObserver("ModifiedEvent", self._selected)
+
+    def _selected(self, *_: Any) -> None:
+        if not self._quiet:
+            self.Modified()
 
     # What users set.
 
@@ -114,6 +134,10 @@ class Reader(VTKPythonAlgorithmBase):
         """Memory for steps that were read."""
         self._kept.bytes_max = int(bytes_max)
 
+    def Reload(self) -> None:
+        """Forgets what was read: the next update reads the index, asks who holds what, and reads the files anew."""
+        self._reopen()
+
     def GetPointArraySelection(self) -> vtkDataArraySelection:
         """Which arrays of points are loaded."""
         return self._point
@@ -139,6 +163,7 @@ class Reader(VTKPythonAlgorithmBase):
                 locator=self._locator,
                 socket=self._socket,
             )
+            opened.take_times(lambda path: vtkhdf_times(path, path.name))
             self._learn_arrays(opened)
             self._ahead = Ahead(opened, self._ahead_bytes)
             self._opened = opened
@@ -152,22 +177,35 @@ class Reader(VTKPythonAlgorithmBase):
         self.Modified()
 
     def _learn_arrays(self, opened: Visualization) -> None:
-        """Names the arrays of the first file that can be read; rank 0 looks."""
+        """Names the arrays of the first file that has some; rank 0 looks."""
 
         def look() -> Arrays:
-            for at, step in enumerate(opened.steps):
-                if step.trouble is None and step.files:
-                    try:
-                        return read_part(opened.path_of(at, 0), step.files[0], Arrays()).arrays
-                    except (zazen.Error, OSError):
-                        return Arrays()
+            step = next((step for step in opened.steps if step.trouble is None and step.files), None)
+            for at, file in enumerate(step.files[:_LOOKED_AT_MAX] if step is not None else []):
+                number = opened.steps.index(step)
+                try:
+                    if opened.in_hdfs:
+                        with opened.fetch(number, at) as memory:
+                            found = arrays_in(memory.path, file)
+                    else:
+                        found = arrays_in(opened.path_of(number, at), file)
+                except (zazen.Error, OSError):
+                    continue
+                if found.point or found.cell:
+                    return found
             return Arrays()
 
-        arrays = opened._of_rank_0(look)
-        for selection, names in ((self._point, arrays.point), (self._cell, arrays.cell)):
-            for name in sorted(names):
-                if not selection.ArrayExists(name):
-                    selection.AddArray(name, True)
+        self._add_arrays([opened._of_rank_0(look)])
+
+    def _add_arrays(self, every: Iterable[Arrays]) -> None:
+        """New arrays are loaded unless somebody says otherwise."""
+        for arrays in every:
+            for selection, names in ((self._point, arrays.point), (self._cell, arrays.cell)):
+                for name in names:
+                    if not selection.ArrayExists(name):
+                        self._quiet = True
+                        selection.AddArray(name, True)
+                        self._quiet = False
 
     # What VTK asks.
 
@@ -200,16 +238,18 @@ class Reader(VTKPythonAlgorithmBase):
             )
         self.error = None
         try:
-            parts = self._parts(step, pieces)
-        except zazen.Error as error:
+            self._fill(output, opened.steps[step], self._parts(step, pieces))
+        except Exception as error:
+            # VTK prints it and goes on; `update` raises it.
             self.error = error
+            output.Initialize()
             raise
-        self._fill(output, opened.steps[step], parts)
         output.GetInformation().Set(output.DATA_TIME_STEP(), opened.times[step])
         if self._ahead is not None and self._ahead_steps and pieces == (0, 1):
             last = len(opened.times) - 1
             coming = range(step + 1, min(step + self._ahead_steps, last) + 1)
-            self._ahead.want([at for at in coming if self._kept.get((at, pieces)) is None])
+            wanted = [at for at in coming if self._kept.get((at, pieces, self._left_out())) is None]
+            self._ahead.want([at for at in wanted if not opened.is_vtkhdf(at)])
         return 1
 
     def update(self, moment: float | None = None) -> Any:
@@ -228,7 +268,8 @@ class Reader(VTKPythonAlgorithmBase):
 
     def _parts(self, step: int, pieces: tuple[int, int]) -> dict[int, Any]:
         opened, begun = self.visualization, time.perf_counter()
-        key = (step, pieces)
+        left_out = self._left_out()
+        key = (step, pieces, left_out)
         parts, error, arrays = self._kept.get(key), None, {}
         trouble = opened.steps[step].trouble
         if trouble is not None:
@@ -236,22 +277,31 @@ class Reader(VTKPythonAlgorithmBase):
         note: dict[str, Any] = {"step": step, "time": opened.times[step], "kept": parts is not None}
         if parts is None:
             files = opened.mine(step)
-            if pieces[1] > 1:
+            if opened.is_vtkhdf(step):
+                files = [0]
+            elif pieces[1] > 1:
                 owner = stock(len(opened.steps[step].files), pieces[1])
                 files = [file for file, piece in enumerate(owner) if piece == pieces[0]]
             try:
-                parts, arrays = self._read(step, files, note)
+                if opened.is_vtkhdf(step):
+                    parts, arrays = self._read_vtkhdf(step, pieces, left_out, note)
+                else:
+                    parts, arrays = self._read(step, files, left_out, note)
             except zazen.Error as failed:
                 error = failed
-            except OSError as failed:
-                error = _zazen.IoError(f"{opened.directory}: {failed}")
+            except Exception as failed:
+                # Whatever it is, the other ranks wait to hear of it.
+                error = _zazen.IoError(f"{opened.directory}: {type(failed).__name__}: {failed}")
         # All ranks take part, also those that kept the step: so all ranks agree on what failed.
         answers = opened.comm.allgather((error, arrays))
         failed = next((error for error, _ in answers if error is not None), None)
         if failed is not None:
             raise failed
-        self._compare([each for _, every in answers for each in every.items()])
+        every = [each for _, found in answers for each in found.items()]
+        self._add_arrays(arrays for _, arrays in every)
+        self._compare(every)
         if not note["kept"]:
+            self._blank_what_others_have(step, parts, [arrays for _, arrays in every])
             size = sum(part.bytes for part in parts.values())
             self._kept.put(key, parts, size)
         note["seconds"] = time.perf_counter() - begun
@@ -259,7 +309,7 @@ class Reader(VTKPythonAlgorithmBase):
         return parts
 
     def _read(
-        self, step: int, files: list[int], note: dict[str, Any]
+        self, step: int, files: list[int], left_out: LeftOut, note: dict[str, Any]
     ) -> tuple[dict[int, Any], dict[str, Arrays]]:
         opened = self.visualization
         begin = time.perf_counter()
@@ -268,60 +318,97 @@ class Reader(VTKPythonAlgorithmBase):
         if not ahead:
             frames = opened.read(step, files)
         waited = time.perf_counter() - begin
-        wanted = self._wanted()
         parts, arrays, sources = {}, {}, {"local": 0, "remote": 0, "store": 0}
         reads = []
         plan = opened.plan(step)
         for at, file in enumerate(files):
             shown = opened.steps[step].files[file]
-            frame = frames[at] if frames is not None else None
-            path = frame.path if frame is not None else None
             began = time.perf_counter()
-            parts[file] = read_part(path or opened.path_of(step, file), shown, wanted)
+            if opened.in_hdfs:
+                with frames[at] if frames is not None else opened.fetch(step, file) as memory:
+                    parts[file] = read_part(memory.path, shown, left_out)
+                    length = memory.length
+                source = "local" if plan.is_local[file] else "remote"
+            else:
+                frame = frames[at] if frames is not None else None
+                path = frame.path if frame is not None else None
+                parts[file] = read_part(path or opened.path_of(step, file), shown, left_out)
+                length = frame.length if frame is not None else max(opened.steps[step].bytes[file], 0)
+                from_store = frame is None or frame.source in ("backing", "direct")
+                source = "store" if from_store else "local" if plan.is_local[file] else "remote"
             reads.append(time.perf_counter() - began)
             arrays[shown] = parts[file].arrays
-            length = frame.length if frame is not None else max(opened.steps[step].bytes[file], 0)
-            source = frame.source if frame is not None else "direct"
-            if source in ("backing", "direct"):
-                sources["store"] += length
-            else:
-                sources["local" if plan.is_local[file] else "remote"] += length
+            sources[source] += length
         note |= {"files": len(files), "ahead": ahead, "wait_s": waited, "reads_s": reads} | {
             f"{name}_bytes": count for name, count in sources.items()
         }
         note["remote_files"] = sum(not plan.is_local[file] for file in files)
         return parts, arrays
 
-    def _wanted(self) -> Arrays | None:
-        def chosen(selection: vtkDataArraySelection) -> frozenset[str]:
+    def _read_vtkhdf(
+        self, step: int, pieces: tuple[int, int], left_out: LeftOut, note: dict[str, Any]
+    ) -> tuple[dict[int, Any], dict[str, Arrays]]:
+        """This rank's piece of a file that holds all of them. The file lies in one place, so nothing is matched."""
+        opened, begin = self.visualization, time.perf_counter()
+        shown = opened.steps[step].files[0]
+        piece = pieces if pieces[1] > 1 else (opened.comm.rank, opened.comm.size)
+        moment = opened.times[step] if len(opened.times) > 1 and shown in opened.path else None
+        part = read_vtkhdf(opened.path_of(step, 0), shown, moment, piece, left_out)
+        seconds = time.perf_counter() - begin
+        note |= {"files": 1, "ahead": False, "wait_s": 0.0, "reads_s": [seconds], "remote_files": 0}
+        note |= {"local_bytes": 0, "remote_bytes": 0, "store_bytes": part.bytes}
+        return {0: part}, {f"{shown} (rank {piece[0]})": part.arrays}
+
+    def _blank_what_others_have(self, step: int, parts: dict[int, Any], arrays: list[Arrays]) -> None:
+        """Structured pieces with ghost layers, where no file says which cells these are."""
+        covered = self.visualization.steps[step].covered
+        if not covered or any(GHOSTS in each.cell for each in arrays):
+            return
+        for file, part in parts.items():
+            if str(file) in covered:
+                part.data = blank(part.data, covered[str(file)])
+
+    def _left_out(self) -> LeftOut:
+        def names(selection: vtkDataArraySelection) -> frozenset[str]:
             count = selection.GetNumberOfArrays()
             return frozenset(
-                selection.GetArrayName(at) for at in range(count) if selection.GetArraySetting(at)
+                selection.GetArrayName(at) for at in range(count) if not selection.GetArraySetting(at)
             )
 
-        both = (self._point, self._cell)
-        if all(selection.GetNumberOfArrays() == selection.GetNumberOfArraysEnabled() for selection in both):
-            return None
-        return Arrays(chosen(self._point), chosen(self._cell))
+        return LeftOut(names(self._point), names(self._cell))
 
-    def _compare(self, arrays: list[tuple[str, Arrays]]) -> None:
-        """Warns once of arrays that some blocks lack."""
+    def _compare(self, blocks: list[tuple[str, Arrays]]) -> None:
+        """Warns once of arrays that some blocks lack, or have with another number of components."""
+        blocks = [(file, arrays) for file, arrays in blocks if not arrays.empty]
         for kind in ("point", "cell"):
-            every = frozenset[str]().union(*(getattr(each, kind) for _, each in arrays))
-            for name in sorted(every):
-                lacking = [file for file, each in arrays if name not in getattr(each, kind)]
-                if lacking and name not in self._warned:
-                    self._warned.add(name)
-                    if self.visualization.comm.rank == 0:
-                        import warnings
+            by_name: dict[str, dict[str, int]] = {}
+            for file, arrays in blocks:
+                for name, components in getattr(arrays, kind).items():
+                    by_name.setdefault(name, {})[file] = components
+            for name, found in sorted(by_name.items()):
+                if len(found) < len(blocks):
+                    lacking = next(file for file, _ in blocks if file not in found)
+                    more = len(blocks) - len(found) - 1
+                    others = f" and {more} more blocks" if more else ""
+                    self._warn_once(
+                        f"array {name!r} ({kind} data) is missing in {lacking}{others}; filters will leave these "
+                        "blocks out"
+                    )
+                loaded = {components: file for file, components in sorted(found.items()) if components}
+                if len(loaded) > 1:
+                    has = " and ".join(
+                        f"{count} components in {file}" for count, file in sorted(loaded.items())
+                    )
+                    self._warn_once(f"array {name!r} ({kind} data) has {has}; filters may refuse it")
 
-                        warnings.warn(
-                            f"{self._path}: array {name!r} ({kind} data) is missing in {lacking[0]}"
-                            f"{f' and {len(lacking) - 1} more blocks' if len(lacking) > 1 else ''}; filters will "
-                            "leave these blocks out",
-                            zazen.ZazenWarning,
-                            stacklevel=2,
-                        )
+    def _warn_once(self, words: str) -> None:
+        if words in self._warned:
+            return
+        self._warned.add(words)
+        if self.visualization.comm.rank == 0:
+            import warnings
+
+            warnings.warn(f"{self._path}: {words}", zazen.ZazenWarning, stacklevel=2)
 
     def _write_record(self, note: dict[str, Any]) -> None:
         if self._record is None:
@@ -336,15 +423,18 @@ class Reader(VTKPythonAlgorithmBase):
     # The output.
 
     def _fill(self, output: Any, step: Any, parts: dict[int, Any]) -> None:
+        if step.field_data is not None:
+            field_data_of(step.field_data, output)
         if self._output == "collection":
-            leaves: list[tuple[str | None, Any]] = []
+            leaves: list[tuple[str | None, list[Any]]] = []
             _leaves(step.tree, None, parts, leaves)
             output.SetNumberOfPartitionedDataSets(len(leaves))
-            for at, (name, data) in enumerate(leaves):
+            for at, (name, pieces) in enumerate(leaves):
                 partition = vtkPartitionedDataSet()
-                partition.SetNumberOfPartitions(1)
-                if data is not None:
-                    partition.SetPartition(0, data)
+                partition.SetNumberOfPartitions(len(pieces))
+                for piece, data in enumerate(pieces):
+                    if data is not None:
+                        partition.SetPartition(piece, data)
                 output.SetPartitionedDataSet(at, partition)
                 if name is not None:
                     output.GetMetaData(at).Set(vtkCompositeDataSet.NAME(), name)
@@ -367,7 +457,7 @@ def _data_of(tree: Any, parts: dict[int, Any]) -> Any:
         return None
     if "file" in tree:
         part = parts.get(tree["file"])
-        return None if part is None else part.data
+        return None if part is None else _as_block(part.data)
     if "blocks" in tree:
         inner = vtkMultiBlockDataSet()
         _grow(inner, tree["blocks"], parts)
@@ -381,12 +471,44 @@ def _data_of(tree: Any, parts: dict[int, Any]) -> Any:
     return pieces
 
 
-def _leaves(tree: Any, name: str | None, parts: dict[int, Any], into: list[tuple[str | None, Any]]) -> None:
-    """The leaves of a tree in its order, each with the names on the way to it."""
-    if tree == "empty" or "file" in tree:
-        part = None if tree == "empty" else parts.get(tree["file"])
-        into.append((name, None if part is None else part.data))
+def _as_block(data: Any) -> Any:
+    """What a vtkMultiBlockDataSet takes: a file may hold partitions, which it refuses."""
+    if data.IsA("vtkPartitionedDataSet") and not data.IsA("vtkMultiPieceDataSet"):
+        pieces = vtkMultiPieceDataSet()
+        pieces.SetNumberOfPieces(data.GetNumberOfPartitions())
+        for at in range(data.GetNumberOfPartitions()):
+            pieces.SetPiece(at, data.GetPartitionAsDataObject(at))
+        return pieces
+    if data.IsA("vtkPartitionedDataSetCollection"):
+        block = vtkMultiBlockDataSet()
+        block.SetNumberOfBlocks(data.GetNumberOfPartitionedDataSets())
+        for at in range(data.GetNumberOfPartitionedDataSets()):
+            block.SetBlock(at, _as_block(data.GetPartitionedDataSet(at)))
+            if data.HasMetaData(at) and (name := data.GetMetaData(at).Get(vtkCompositeDataSet.NAME())):
+                block.GetMetaData(at).Set(vtkCompositeDataSet.NAME(), name)
+        return block
+    return data
+
+
+def _leaves(
+    tree: Any, name: str | None, parts: dict[int, Any], into: list[tuple[str | None, list[Any]]]
+) -> None:
+    """The leaves of a tree in its order, each with the names on the way to it. Pieces of one whole are one leaf."""
+
+    def data(leaf: Any) -> list[Any]:
+        part = None if leaf == "empty" else parts.get(leaf["file"])
+        return [None] if part is None else leaves_of(part.data) or [None]
+
+    def is_leaf(node: Any) -> bool:
+        return node == "empty" or "file" in node
+
+    if is_leaf(tree):
+        into.append((name, data(tree)))
         return
-    for at, (inner, child) in enumerate(tree.get("blocks") or tree.get("pieces") or []):
-        label = inner or str(at)
+    children = tree.get("blocks") or tree.get("pieces") or []
+    if "pieces" in tree and all(is_leaf(child) for _, child in children):
+        into.append((name, [each for _, child in children for each in data(child)]))
+        return
+    for at, (inner, child) in enumerate(children):
+        label = inner or (str(at) if name is not None or "blocks" in child else None)
         _leaves(child, label if name is None else f"{name}/{label}", parts, into)

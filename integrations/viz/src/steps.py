@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Any
 
 import zazen
-from zazen.viz.visualization import Visualization
+from zazen.viz.visualization import Memory, Visualization
 
 __all__ = ["Ahead", "Kept"]
 
@@ -64,7 +62,7 @@ class Ahead:
 
     def __init__(self, visualization: Visualization, bytes_max: int) -> None:
         self._visualization, self._bytes_max = visualization, bytes_max
-        self._frames: dict[int, list[zazen.Frame]] = {}
+        self._frames: dict[int, list[zazen.Frame | Memory]] = {}
         self._wanted: list[int] = []
         self._under_way: int | None = None
         self._changed = threading.Condition()
@@ -87,7 +85,7 @@ class Ahead:
         # VTK will keep Python's lock, so the thread must be beyond it before this returns.
         self._begun.wait(_BEGIN_SECONDS_MAX)
 
-    def fetched(self, step: int) -> list[zazen.Frame] | None:
+    def fetched(self, step: int) -> list[zazen.Frame | Memory] | None:
         """The frames of ``step``, in the order of the rank's files; None if nobody fetched them."""
         with self._changed:
             while self._under_way == step:
@@ -116,7 +114,10 @@ class Ahead:
             try:
                 files = self._visualization.mine(step)
                 self._begun.set()
-                frames = self._visualization.read(step, files)
+                if self._visualization.in_hdfs:
+                    frames = [self._visualization.fetch(step, file) for file in files]
+                else:
+                    frames = self._visualization.read(step, files)
                 if frames is None:
                     advise(self._visualization, step, files)
             except Exception:
@@ -139,9 +140,3 @@ def advise(visualization: Visualization, step: int, files: list[int]) -> None:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
         finally:
             os.close(descriptor)
-
-
-def timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    """What ``call`` gives, and the seconds that it took."""
-    begin = time.perf_counter()
-    return call(), time.perf_counter() - begin

@@ -9,9 +9,9 @@ import json
 import os
 import socket
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import zazen
 from zazen import _zazen
 from zazen.viz.matching import match, sticky
 
-__all__ = ["Alone", "Plan", "Step", "Visualization", "world"]
+__all__ = ["Alone", "Memory", "Plan", "Step", "Visualization", "world"]
 
 STRATEGIES = ("blind", "first-come", "scarcest", "least-demand", "optimal", "bytes", "sticky", "stock")
 
@@ -63,8 +63,9 @@ def world() -> Any:
 class Step:
     """A time step: its files beneath the directory, their lengths (-1: missing), and the tree of its blocks.
 
-    ``tree`` is "empty", {"file": i}, {"blocks": [[name, tree], …]} or {"pieces": [[name, tree], …]}. ``trouble`` says
-    why the step can't be shown, or is None.
+    ``tree`` is "empty", {"file": i}, {"blocks": [[name, tree], …]} or {"pieces": [[name, tree], …]}. ``covered``: by
+    file (as text), extents of other pieces that have some of its cells too. ``field_data``: that of the whole step, as
+    a file of VTK's, or None. ``trouble`` says why the step can't be shown, or is None.
     """
 
     time: float
@@ -72,6 +73,8 @@ class Step:
     bytes: list[int]
     tree: Any
     trouble: str | None
+    covered: dict[str, list[list[int]]] = field(default_factory=dict)
+    field_data: str | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,25 @@ class Plan:
     def remote(self) -> int:
         """Files that their rank reads remotely."""
         return self.is_local.count(False)
+
+
+def _tell_missing(directory: str, step: dict[str, Any]) -> None:
+    missing = [file for file, found in zip(step["files"], step["bytes"], strict=True) if found < 0]
+    if missing and step["trouble"] is None:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        step["trouble"] = f"{directory}/{missing[0]}{more}: there is no such file"
+
+
+def _sizes_in_hdfs(index: dict[str, Any]) -> None:
+    """Lengths and holders of all files, asked for once, at one moment."""
+    files = [file for step in index["steps"] for file in step["files"]]
+    located = iter(json.loads(_zazen.locate_json(index["directory"], index["directory"], files)))
+    for step in index["steps"]:
+        found = [next(located) for _ in step["files"]]
+        # A file without blocks is empty, and an empty file is no file of VTK's.
+        step["bytes"] = [length if length > 0 else -1 for length, _, _ in found]
+        step["holders"] = [hosts for _, hosts, _ in found]
+        _tell_missing(index["directory"], step)
 
 
 class Visualization:
@@ -116,15 +138,20 @@ class Visualization:
         self.strategy, self.path = strategy, os.fspath(path)
         index = self._of_rank_0(lambda: self._read_index(self.path))
         self.directory: str = index["directory"]
+        #: Whether the files are in HDFS, and not in a directory of this machine.
+        self.in_hdfs = self.directory.startswith("hdfs://")
+        holders = [step.pop("holders", None) for step in index["steps"]]
         #: The pattern that the files follow, or None.
         self.template: str | None = index["template"]
         self.steps = [Step(**step) for step in index["steps"]]
         self.times = [step.time for step in self.steps]
         #: The frames of the files; None if no cache can hold them.
-        self.dataset = self._open_dataset(socket)
+        self.dataset = None if self.in_hdfs else self._open_dataset(socket)
         self.numbers: list[list[int]] | None = None
         self._rank_nodes: list[Any] = list(range(self.comm.size))
-        self._holders = self._locate(locator)
+        self._holders = (
+            self._by_host(holders) if self.in_hdfs and locator == "cache" else self._locate(locator)
+        )
         self._plans: dict[int, Plan] = {}
         self._sticky: list[int] | None = None
 
@@ -144,6 +171,9 @@ class Visualization:
     @staticmethod
     def _read_index(path: str) -> dict[str, Any]:
         index = json.loads(_zazen.index_json(path))
+        if index["directory"].startswith("hdfs://"):
+            _sizes_in_hdfs(index)
+            return index
 
         def size(file: str) -> int:
             try:
@@ -154,12 +184,7 @@ class Visualization:
         with ThreadPoolExecutor(16) as threads:
             for step in index["steps"]:
                 step["bytes"] = list(threads.map(size, step["files"]))
-                missing = [
-                    file for file, found in zip(step["files"], step["bytes"], strict=True) if found < 0
-                ]
-                if missing and step["trouble"] is None:
-                    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-                    step["trouble"] = f"{index['directory']}/{missing[0]}{more}: there is no such file"
+                _tell_missing(index["directory"], step)
         return index
 
     def _open_dataset(self, socket: Any) -> zazen.Dataset | None:
@@ -170,7 +195,8 @@ class Visualization:
             try:
                 dataset = zazen.open(self.directory, pattern=self.template, socket=socket)
                 dataset.number_of(first)
-            except zazen.Error as error:
+            except Exception as error:
+                # The other ranks wait to hear of it.
                 dataset, why = None, str(error)
         whys = self.comm.allgather(None if dataset is not None else why)
         wrong = next((why for why in whys if why is not None), None)
@@ -209,7 +235,10 @@ class Visualization:
             found = iter(json.loads(_zazen.locate_json(locator, self.directory, files)))
             return [[next(found)[1] for _ in step.files] for step in self.steps]
 
-        holders = self._of_rank_0(find)
+        return self._by_host(self._of_rank_0(find))
+
+    def _by_host(self, holders: list[list[list[str]]]) -> list[list[list[Any]]]:
+        """Ranks by their hosts, under the names that the locator has for these."""
         known = {host for step in holders for file in step for host in file}
         hosts = self.comm.allgather(socket.gethostname())
         self._rank_nodes = [_named(host, known) for host in hosts]
@@ -269,8 +298,24 @@ class Visualization:
         rank = self.comm.rank if rank is None else rank
         return [file for file, reader in enumerate(self.plan(step).rank_of_file) if reader == rank]
 
+    def is_vtkhdf(self, step: int) -> bool:
+        """Whether a step is one VTKHDF file, of which every rank reads a piece."""
+        files = self.steps[step].files
+        return not self.in_hdfs and len(files) == 1 and files[0].lower().endswith(".vtkhdf")
+
+    def take_times(self, find: Callable[[Path], list[float]]) -> None:
+        """If the index is itself a VTKHDF file, its steps are those that ``find`` says (collective)."""
+        if not self.path.lower().endswith(".vtkhdf") or self.steps[0].trouble is not None:
+            return
+        times = self._of_rank_0(lambda: find(self.path_of(0, 0)))
+        if times:
+            self.steps = [replace(self.steps[0], time=time) for time in times]
+            self._holders = self._holders * len(times)
+            self.numbers = None if self.numbers is None else self.numbers * len(times)
+            self.times = times
+
     def path_of(self, step: int, file: int) -> Path:
-        """The file on the backing store."""
+        """The file in the directory that the index names."""
         return Path(self.directory, self.steps[step].files[file])
 
     def read(self, step: int, files: Sequence[int]) -> list[zazen.Frame] | None:
@@ -279,6 +324,13 @@ class Visualization:
             return None
         return self.dataset.read_many([self.steps[step].files[file] for file in files])
 
+    def fetch(self, step: int, file: int) -> Memory:
+        """The bytes of a file in HDFS: from this host's data node, if that has a replica."""
+        known, name = self.steps[step], self.steps[step].files[file]
+        memory = Memory(name)
+        _zazen.fetch_hdfs(self.directory, name, known.bytes[file], memory.path)
+        return memory
+
     def nearest(self, time: float) -> int:
         """The step whose time is nearest to ``time``."""
         return min(range(len(self.times)), key=lambda at: (abs(self.times[at] - time), at))
@@ -286,6 +338,33 @@ class Visualization:
     def close(self) -> None:
         """Lets go of the dataset."""
         self.dataset = None
+
+
+class Memory:
+    """Bytes in memory that have a path, so that VTK's readers read them as a file."""
+
+    def __init__(self, name: str) -> None:
+        self._descriptor = os.memfd_create(name[-200:].replace("/", "_"), os.MFD_CLOEXEC)
+        self.path = f"/proc/self/fd/{self._descriptor}"
+
+    def __enter__(self) -> Memory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def length(self) -> int:
+        """Bytes."""
+        return os.fstat(self._descriptor).st_size
+
+    def close(self) -> None:
+        """Lets go of the bytes."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    __del__ = close
 
 
 def stock(files: int, ranks: int) -> list[int]:

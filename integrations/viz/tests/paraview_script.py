@@ -1,12 +1,13 @@
-"""For pvbatch: contours a series with Zazen's reader or the stock one, and writes a picture.
+"""For pvbatch and pvpython: contours a series with Zazen's reader or the stock one, and writes a picture.
 
-pvbatch paraview_script.py plugin|stock INDEX PICTURE PLUGIN
+pvbatch paraview_script.py plugin|stock INDEX PICTURE PLUGIN [PORT OF A pvserver]
 """
 
 import json
 import sys
 
 from paraview.simple import (
+    Connect,
     Contour,
     GetActiveViewOrCreate,
     GetAnimationScene,
@@ -18,8 +19,11 @@ from paraview.simple import (
 )
 
 kind, index, picture, plugin = sys.argv[1:5]
+port = int(sys.argv[5]) if len(sys.argv) > 5 else None
+if port is not None:
+    Connect("localhost", port)
 if kind == "plugin":
-    LoadPlugin(plugin, remote=False, ns=globals())
+    LoadPlugin(plugin, remote=port is not None, ns=globals())
     source = ZazenReader(FileName=index)  # noqa: F821
     times = list(source.TimestepValues)
     time = times[1]

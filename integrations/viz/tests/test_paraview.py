@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -14,11 +15,19 @@ from vtkmodules import vtkIOImage
 from vtkmodules.util.numpy_support import vtk_to_numpy
 
 HERE = Path(__file__).parent
-PVBATCH, XVFB, MPIRUN = shutil.which("pvbatch"), shutil.which("Xvfb"), shutil.which("mpirun")
-pytestmark = pytest.mark.skipif(
-    not (PVBATCH and XVFB and MPIRUN),
-    reason="no ParaView here (Debian: paraview python3-paraview openmpi-bin xvfb)",
-)
+PVBATCH, PVSERVER, PVPYTHON, XVFB = map(shutil.which, ("pvbatch", "pvserver", "pvpython", "Xvfb"))
+# Debian's ParaView is of Open MPI; the first mpirun on the path may be MPICH's.
+MPIRUN = shutil.which("mpirun.openmpi")
+pytestmark = [
+    pytest.mark.skipif(
+        not (PVBATCH and PVSERVER and PVPYTHON and XVFB and MPIRUN),
+        reason="no ParaView here: scripts/install-paraview.sh (Debian: paraview python3-paraview openmpi-bin xvfb)",
+    ),
+    pytest.mark.skipif(
+        not os.environ.get("ZAZEN_TEST_PARAVIEW"),
+        reason="ParaView takes minutes: scripts/test-viz.sh runs this ($ZAZEN_TEST_PARAVIEW)",
+    ),
+]
 
 
 @pytest.fixture(scope="module")
@@ -48,30 +57,51 @@ def display():
 
 
 @pytest.fixture
-def batch(display, folder, node):
-    """Runs the script with some ranks: what it found, and the picture."""
+def environment(display, node):
+    """Variables for ParaView's programs: nothing of this Python's, and the daemon of the test."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("ZAZEN", "LD_LIBRARY", "PYTHON", "OMPI", "PMI", "MPI"))
+    }
+    return kept | {
+        "DISPLAY": display,
+        "ZAZEN_SOCKET": str(node.socket),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(HERE.parent / "paraview-5.11"),
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
 
-    def run(ranks, kind, index):
-        picture = folder / f"{kind}-{ranks}.png"
-        environment = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("ZAZEN", "LD_LIBRARY", "PYTHON"))
-        }
-        environment |= {"DISPLAY": display, "ZAZEN_SOCKET": str(node.socket), "OMP_NUM_THREADS": "1"}
-        environment |= {"PYTHONPATH": str(HERE.parent / "paraview-5.11")}
-        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        environment |= {"ZAZEN_VIZ_RECORD": str(folder / f"record-{kind}-{ranks}")}
-        words = [MPIRUN, "--oversubscribe", "-n", str(ranks), PVBATCH, str(HERE / "paraview_script.py")]
-        words += [kind, str(index), str(picture), zazen.viz.plugin_path()]
-        done = subprocess.run(
-            words, capture_output=True, text=True, timeout=300, env=environment, check=False
-        )
-        line = next((line for line in done.stdout.splitlines() if line.startswith("FOUND ")), None)
-        assert line is not None, done.stdout + done.stderr
-        return json.loads(line.removeprefix("FOUND ")), picture
+
+@pytest.fixture
+def batch(environment, folder):
+    """Runs the script, with some ranks of pvbatch or another program: what it found, and the picture."""
+    count = iter(range(1000))
+
+    def run(program, kind, index, *more):
+        name = f"{kind}-{next(count)}"
+        picture = folder / f"{name}.png"
+        words = [*program, str(HERE / "paraview_script.py"), kind, str(index), str(picture)]
+        words += [zazen.viz.plugin_path(), *map(str, more)]
+        variables = environment | {"ZAZEN_VIZ_RECORD": str(folder / name)}
+        done = subprocess.run(words, capture_output=True, text=True, timeout=600, env=variables, check=False)
+        lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+        assert lines, done.stdout + done.stderr
+        return joined([json.loads(line.removeprefix("FOUND ")) for line in lines]), picture
 
     return run
+
+
+def joined(every):
+    """With --symmetric, each rank runs the script and ParaView tells it of its own blocks only."""
+    whole = every[0] | {name: sum(each[name] for each in every) for name in ("cells", "contour")}
+    ranges = [each["range"] for each in every]
+    return whole | {"range": [min(low for low, _ in ranges), max(high for _, high in ranges)]}
+
+
+def ranks_of(count, *program):
+    return [MPIRUN, "--oversubscribe", "-n", str(count), *program]
 
 
 def pixels(path):
@@ -81,19 +111,67 @@ def pixels(path):
     return vtk_to_numpy(reader.GetOutput().GetPointData().GetScalars()).astype(int)
 
 
+def assert_stocks(ours, picture, stock, reference):
+    assert ours["times"] == [0.0, 0.1, 0.2]
+    assert [ours[name] for name in ("cells", "contour", "range")] == [
+        stock[name] for name in ("cells", "contour", "range")
+    ]
+    assert (numpy.abs(pixels(picture) - pixels(reference)) > 16).mean() <= 0.0005
+
+
+def records_of(folder, ranks):
+    records = sorted(folder.glob("rank-*.jsonl"))
+    lines = [json.loads(record.read_text().splitlines()[0]) for record in records]
+    assert [line["ranks"] for line in lines] == [ranks] * ranks, "the ranks know each other"
+    assert sum(line["files"] for line in lines) == 8
+
+
 def test_pvbatch_draws_the_stock_readers_picture(batch, ocean, node):
-    stock, reference = batch(1, "stock", ocean.parent / "ts_1.vtm")
+    stock, reference = batch(ranks_of(1, PVBATCH), "stock", ocean.parent / "ts_1.vtm")
     assert stock["cells"] == 8 * 8**3 and stock["contour"] > 0 and pixels(reference).std() > 10
-    for ranks in (1, 4):
-        ours, picture = batch(ranks, "plugin", ocean)
-        assert ours["times"] == [0.0, 0.1, 0.2]
-        assert [ours[name] for name in ("cells", "contour", "range")] == [
-            stock[name] for name in ("cells", "contour", "range")
-        ]
-        assert (numpy.abs(pixels(picture) - pixels(reference)) > 16).mean() <= 0.0005
-        records = sorted((picture.parent / f"record-plugin-{ranks}").glob("rank-*.jsonl"))
-        lines = [json.loads(record.read_text().splitlines()[0]) for record in records]
-        assert [line["ranks"] for line in lines] == [ranks] * ranks, "the ranks know each other"
-        assert sum(line["files"] for line in lines) == 8
+    symmetric, its_picture = batch(ranks_of(2, PVBATCH, "--symmetric"), "stock", ocean.parent / "ts_1.vtm")
+    assert [symmetric[name] for name in ("cells", "contour", "range")] == [
+        stock[name] for name in ("cells", "contour", "range")
+    ]
+    for ranks, mode in ((1, []), (4, []), (2, ["--symmetric"])):
+        ours, picture = batch(ranks_of(ranks, PVBATCH, *mode), "plugin", ocean)
+        # With --symmetric, ParaView 5.11 gives the picture another size.
+        assert_stocks(ours, picture, stock, its_picture if mode else reference)
+        records_of(picture.with_suffix(""), ranks)
     # All blocks of this step and of the next came through the daemon.
     assert zazen.viz.Visualization(ocean, socket=node.socket).plan(1).remote == 0
+    # pvpython alone, without MPI.
+    ours, picture = batch([PVPYTHON, "--force-offscreen-rendering"], "plugin", ocean)
+    assert_stocks(ours, picture, stock, reference)
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def test_a_remote_client_of_pvserver(batch, ocean, environment, folder):
+    stock, reference = batch(ranks_of(1, PVBATCH), "stock", ocean.parent / "ts_1.vtm")
+    port, records = free_port(), folder / "records"
+    log = folder / "pvserver.log"
+    with open(log, "w") as output:
+        server = subprocess.Popen(
+            ranks_of(2, PVSERVER, f"--server-port={port}"),
+            env=environment | {"ZAZEN_VIZ_RECORD": str(records)},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        deadline = time.monotonic() + 120
+        while "Accepting connection" not in log.read_text():
+            assert time.monotonic() < deadline and server.poll() is None, log.read_text()
+            time.sleep(0.1)
+        ours, picture = batch([PVPYTHON, "--force-offscreen-rendering"], "plugin", ocean, port)
+        assert_stocks(ours, picture, stock, reference)
+        records_of(records, 2)
+        server.wait(60)
+    finally:
+        if server.poll() is None:
+            server.terminate()
+            server.wait(60)

@@ -1,5 +1,5 @@
-//! The lock table against a byte map: each byte of a small file has, for each owner, no lock, a read lock or a
-//! write lock.
+//! The lock table against a byte map: each byte of a small file has, for each owner, no lock, a
+//! read lock or a write lock.
 
 use proptest::prelude::*;
 use std::collections::HashMap;

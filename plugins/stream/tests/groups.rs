@@ -1,4 +1,5 @@
-//! Sums of groups against a model that remembers every result: each is in exactly one sum, or counted.
+//! Sums of groups against a model that remembers every result: each is in exactly one sum, or
+//! counted.
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;

@@ -1,4 +1,5 @@
-//! The ring against a model that keeps every packet for ever and looks everything up by brute force.
+//! The ring against a model that keeps every packet for ever and looks everything up by brute
+//! force.
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;

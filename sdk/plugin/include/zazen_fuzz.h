@@ -1,6 +1,6 @@
-/* zazen_fuzz.h: the engine of the generated fuzz tests: valid requests, captured from the client stubs, are
- * mutated and handed to the dispatchers; whatever comes out, no sanitizer may complain and no buffer may stay
- * behind. */
+/* zazen_fuzz.h: the engine of the generated fuzz tests: valid requests, captured from the client
+ * stubs, are mutated and handed to the dispatchers; whatever comes out, no sanitizer may
+ * complain and no buffer may stay behind. */
 #ifndef ZAZEN_FUZZ_H
 #define ZAZEN_FUZZ_H
 

@@ -1,17 +1,19 @@
 /* zazen_plugin.h: what a plug-in exports, and what its host gives it.
  *
- * A plug-in is a shared object that exports one `const struct zazen_plugin zazen_plugin_v1`; the generated
- * NAME_dispatch.c defines it. Its host loads the object (RTLD_NOW | RTLD_LOCAL), checks abi, calls init once,
- * then the functions' dispatchers from many threads at once, and fini once after the last call has ended.
+ * A plug-in is a shared object that exports one `const struct zazen_plugin zazen_plugin_v1`; the
+ * generated NAME_dispatch.c defines it. Its host loads the object (RTLD_NOW | RTLD_LOCAL),
+ * checks abi, calls init once, then the functions' dispatchers from many threads at once, and
+ * fini once after the last call has ended.
  *
- * Locks: a host holds none of its own while it runs a plug-in's code, and a plug-in must hold none of its own
- * from one callback to the next (from allocate to the function, from the function to a completion): another
- * thread may run in between, and the client may never come back.
+ * Locks: a host holds none of its own while it runs a plug-in's code, and a plug-in must hold
+ * none of its own from one callback to the next (from allocate to the function, from the
+ * function to a completion): another thread may run in between, and the client may never come
+ * back.
  *
- * What the client can do to a plug-in: the values of arguments are the client's word. Generated dispatchers
- * check offsets, lengths, counts and NULs; what a number or a struct's field means is for the plug-in to
- * check. Memory of zerocopy arguments may change while the function reads it, when the transport shares it
- * with the client: read such bytes once.
+ * What the client can do to a plug-in: the values of arguments are the client's word. Generated
+ * dispatchers check offsets, lengths, counts and NULs; what a number or a struct's field means
+ * is for the plug-in to check. Memory of zerocopy arguments may change while the function reads
+ * it, when the transport shares it with the client: read such bytes once.
  */
 #ifndef ZAZEN_PLUGIN_H
 #define ZAZEN_PLUGIN_H
@@ -48,12 +50,13 @@ enum zazen_detach_reason {
 /* How urgent a line of the log is. */
 enum zazen_log_level { ZAZEN_LOG_ERROR = 1, ZAZEN_LOG_WARNING = 2, ZAZEN_LOG_INFO = 3, ZAZEN_LOG_DEBUG = 4 };
 
-/* Called once when the host needs a registered buffer no more: sent (ZAZEN_CALL_OK), or never to be sent,
- * because the client is gone or the call was refused. From any thread. */
+/* Called once when the host needs a registered buffer no more: sent (ZAZEN_CALL_OK), or never to
+ * be sent, because the client is gone or the call was refused. From any thread. */
 typedef void zazen_completion(int32_t status, void *argument);
 
 enum zazen_host_flag {
-    /* The kernel lets this process open, make, remove and rename names beneath the exported folders only. */
+    /* The kernel lets this process open, make, remove and rename names beneath the exported
+     * folders only. */
     ZAZEN_HOST_CONFINED = 1
 };
 
@@ -67,22 +70,24 @@ struct zazen_host {
     int (*caller)(struct zazen_caller *caller);
     /* One line for the host's log; no newline needed; copied. */
     void (*log)(int level, const char *text);
-    /* A buffer that transports can send without a copy; NULL when the pool is exhausted. Released by the
-     * plug-in. */
+    /* A buffer that transports can send without a copy; NULL when the pool is exhausted.
+     * Released by the plug-in. */
     void *(*allocate)(uint64_t bytes);
     void (*release)(void *buffer);
-    /* Names the memory that the running function's zerocopy:userbuf output is in. The host reads it until it
-     * calls `completion`, which it does exactly once. 0, or -1 outside of a function or the second time
-     * within one. */
+    /* Names the memory that the running function's zerocopy:userbuf output is in. The host reads
+     * it until it calls `completion`, which it does exactly once. 0, or -1 outside of a function
+     * or the second time within one. */
     int (*register_userbuf)(const void *buffer, zazen_completion *completion, void *argument);
-    /* The supplementary groups of the caller of the function that this thread is running: how many, of which
-     * the first `room` are put into `groups`; -1 outside of a function. */
+    /* The supplementary groups of the caller of the function that this thread is running: how
+     * many, of which the first `room` are put into `groups`; -1 outside of a function. */
     int (*groups)(uint32_t *groups, uint32_t room);
-    /* 1 once the caller of the function that this thread is running is gone or wants it no more, else 0.
-     * System calls that the function blocks in end with EINTR then: ask here, and return. */
+    /* 1 once the caller of the function that this thread is running is gone or wants it no more,
+     * else 0. System calls that the function blocks in end with EINTR then: ask here, and
+     * return. */
     int (*cancelled)(void);
-    /* The folders that the operator lets callers reach by this plug-in, as absolute paths: the `index`-th,
-     * NULL behind the last. Valid from init to the end of fini. A host of before this field knows of none. */
+    /* The folders that the operator lets callers reach by this plug-in, as absolute paths: the
+     * `index`-th, NULL behind the last. Valid from init to the end of fini. A host of before
+     * this field knows of none. */
     const char *(*exported)(uint32_t index);
 };
 
@@ -94,18 +99,20 @@ struct zazen_call_ops {
     uint32_t reserved;
     /* Zeroed memory, 16-byte aligned, freed by the host after the call; NULL when there is none. */
     void *(*allocate)(struct zazen_call *call, uint64_t bytes);
-    /* Makes input segment `index` be here: at *pointer if that is not NULL, else where the host likes, which
-     * it says. May wait for the client to send it. */
+    /* Makes input segment `index` be here: at *pointer if that is not NULL, else where the host
+     * likes, which it says. May wait for the client to send it. */
     int32_t (*receive)(struct zazen_call *call, uint32_t index, void **pointer);
     /* Memory for output segment `index`, zeroed or the client's own. */
     int32_t (*prepare)(struct zazen_call *call, uint32_t index, void **pointer);
     /* Output segment `index` is these bytes: what prepare() gave, or a registered userbuf. */
     int32_t (*send)(struct zazen_call *call, uint32_t index, const void *pointer, uint64_t bytes);
-    /* Memory for the reply's message, all of which the dispatcher then writes; last of all, once. */
+    /* Memory for the reply's message, all of which the dispatcher then writes; last of all,
+     * once. */
     int32_t (*reply)(struct zazen_call *call, uint64_t bytes, void **message);
     /* Passes a descriptor, which becomes the host's; *index is its number in the reply. */
     int32_t (*send_fd)(struct zazen_call *call, int fd, int64_t *index);
-    /* The caller's own table of handles of one kind: a client's number stands for a plug-in's value. */
+    /* The caller's own table of handles of one kind: a client's number stands for a plug-in's
+     * value. */
     int32_t (*handle_enter)(struct zazen_call *call, const char *kind, int64_t value, int64_t *handle);
     int32_t (*handle_get)(struct zazen_call *call, const char *kind, int64_t handle, int64_t *value);
     int32_t (*handle_remove)(struct zazen_call *call, const char *kind, int64_t handle, int64_t *value);
@@ -114,8 +121,8 @@ struct zazen_call_ops {
 /* The message can change while it is looked at: it lies in memory that the client can write. */
 #define ZAZEN_CALL_SHARED UINT32_C(1)
 
-/* One call in progress. Made by the host, and the dispatcher's until it returns. All but the message's own
- * bytes (under ZAZEN_CALL_SHARED) is private to the host. */
+/* One call in progress. Made by the host, and the dispatcher's until it returns. All but the
+ * message's own bytes (under ZAZEN_CALL_SHARED) is private to the host. */
 struct zazen_call {
     uint32_t struct_size;
     uint32_t flags;
@@ -144,9 +151,9 @@ struct zazen_function {
     void *(*allocate)(uint64_t bytes);
 };
 
-/* The plug-in does for a caller what this caller could do alone, with the identity of the process that it
- * runs in. A host runs it in a process for each user, group and set of groups, which has become these for
- * good; in its own process it serves its own user only. */
+/* The plug-in does for a caller what this caller could do alone, with the identity of the
+ * process that it runs in. A host runs it in a process for each user, group and set of groups,
+ * which has become these for good; in its own process it serves its own user only. */
 #define ZAZEN_PLUGIN_ACTS_AS_CALLER UINT32_C(1)
 
 /* The entry table. */
@@ -171,11 +178,13 @@ struct zazen_plugin {
     uint32_t reserved;
 };
 
-/* The host's functions, for the plug-in's own code, from init to fini. Defined by the generated dispatcher.
+/* The host's functions, for the plug-in's own code, from init to fini. Defined by the generated
+ * dispatcher.
  */
 __attribute__((visibility("hidden"))) const struct zazen_host *zazen_plugin_host(void);
 
-/* Takes the request's fixed part exactly once; *base is then the message, which nobody else can change. */
+/* Takes the request's fixed part exactly once; *base is then the message, which nobody else can
+ * change. */
 static inline int32_t zazen_call_begin(const struct zazen_call *call, void *fixed, uint64_t fixed_bytes,
                                        unsigned char **base) {
     *base = (unsigned char *)call->message;
@@ -198,7 +207,8 @@ static inline int32_t zazen_call_memory(struct zazen_call *call, uint64_t bytes,
     return *memory == NULL ? ZAZEN_CALL_NO_MEMORY : ZAZEN_CALL_OK;
 }
 
-/* Whether the client announced `bytes` for input segment `index`; then makes it be here, as receive() does.
+/* Whether the client announced `bytes` for input segment `index`; then makes it be here, as
+ * receive() does.
  */
 static inline int32_t zazen_call_receive(struct zazen_call *call, uint32_t index, uint64_t bytes,
                                          uint64_t alignment, void **pointer) {

@@ -1,16 +1,18 @@
-/* zazen_segment.h: what both ends of a forwarded call share: statuses, pieces of memory, checked arithmetic.
+/* zazen_segment.h: what both ends of a forwarded call share: statuses, pieces of memory, checked
+ * arithmetic.
  *
- * Included by zazen_stub.h (the caller's side) and zazen_plugin.h (the plug-in's side); nothing to link with.
+ * Included by zazen_stub.h (the caller's side) and zazen_plugin.h (the plug-in's side); nothing
+ * to link with.
  *
- * A call's message is a fixed part (a struct of the generated NAME_wire.h) followed by a tail: each string or
- * array of the call in a fixed order, each beginning at a multiple of 8 bytes, the gaps zero. The fixed part
- * describes each piece of the tail by a span. There is exactly one valid encoding: a span that does not begin
- * where the one before it ended is malformed, so spans can't overlap. Arguments marked zerocopy are not in
- * the message: they are segments, which a transport moves as it likes (a pointer into a shared pool, a
- * socket, chunks).
+ * A call's message is a fixed part (a struct of the generated NAME_wire.h) followed by a tail:
+ * each string or array of the call in a fixed order, each beginning at a multiple of 8 bytes,
+ * the gaps zero. The fixed part describes each piece of the tail by a span. There is exactly one
+ * valid encoding: a span that does not begin where the one before it ended is malformed, so
+ * spans can't overlap. Arguments marked zerocopy are not in the message: they are segments,
+ * which a transport moves as it likes (a pointer into a shared pool, a socket, chunks).
  *
- * All sizes are 64 bits; fields are only ever added at the end of a struct, and struct_size says how much is
- * there.
+ * All sizes are 64 bits; fields are only ever added at the end of a struct, and struct_size says
+ * how much is there.
  */
 #ifndef ZAZEN_SEGMENT_H
 #define ZAZEN_SEGMENT_H
@@ -21,15 +23,16 @@
 #include <string.h>
 
 #ifdef __cplusplus
-/* Generated clients are C11, and may be compiled as C++11 too: these words of C have other names there. */
+/* Generated clients are C11, and may be compiled as C++11 too: these words of C have other names
+ * there. */
 #define _Static_assert static_assert
 #define _Alignof alignof
 #define __builtin_types_compatible_p(one, other) __is_same(one, other)
 extern "C" {
 #endif
 
-/* What a call came to as far as its transport goes; what the function itself says (its result, its errno) is
- * apart. Numbers are ABI: never changed, only added to. */
+/* What a call came to as far as its transport goes; what the function itself says (its result,
+ * its errno) is apart. Numbers are ABI: never changed, only added to. */
 enum zazen_call_status {
     ZAZEN_CALL_OK = 0,
     ZAZEN_CALL_MALFORMED = 1,    /* a message breaks the encoding: refused before the function ran */

@@ -1,5 +1,5 @@
-/* zazen_selftest.h: what generated round-trip and fuzz tests stand on: a digest, random bytes, memory that is
- * checked.
+/* zazen_selftest.h: what generated round-trip and fuzz tests stand on: a digest, random bytes,
+ * memory that is checked.
  *
  * Not for plug-ins. Everything is a function of a seed. */
 #ifndef ZAZEN_SELFTEST_H
@@ -17,8 +17,8 @@
 #endif
 #endif
 #ifndef ZAZEN_BY_VALUE
-/* Padding may change when a struct is passed by value: without a way to clear it, such structs are not
- * compared. */
+/* Padding may change when a struct is passed by value: without a way to clear it, such structs
+ * are not compared. */
 #define ZAZEN_CLEAR_PADDING(pointer) ((void)(pointer))
 #define ZAZEN_BY_VALUE 0
 #endif
@@ -61,7 +61,8 @@ static inline uint64_t zazen_some(uint64_t *state, uint64_t max) {
     return zazen_below(state, (end < max ? end : max) + 1);
 }
 
-/* Blocks that are freed together; each exactly as large as asked for, so that a sanitizer sees a step beyond.
+/* Blocks that are freed together; each exactly as large as asked for, so that a sanitizer sees a
+ * step beyond.
  */
 struct zazen_blocks {
     void **pointers;

@@ -1,9 +1,10 @@
 /* zazen_stub.h: what generated client stubs stand on. A runtime implements these functions.
  *
- * The loopback runtime (sdk/plugin/loopback) implements them against a plug-in in the same process.
+ * The loopback runtime (sdk/plugin/loopback) implements them against a plug-in in the same
+ * process.
  *
- * Threads: every function may be called from any thread at once, on one connection too. The error of a call
- * is kept per thread. Ownership is said with each function.
+ * Threads: every function may be called from any thread at once, on one connection too. The
+ * error of a call is kept per thread. Ownership is said with each function.
  */
 #ifndef ZAZEN_STUB_H
 #define ZAZEN_STUB_H
@@ -51,24 +52,26 @@ struct zazen_stub_call {
     void *runtime;            /* the runtime's own */
 };
 
-/* Whether the far end has this service, made from the same header; ZAZEN_CALL_NO_SERVICE or ZAZEN_CALL_SCHEMA
- * if not. NULL means the default connection. A runtime does it by itself before a service's first call on a
- * connection. */
+/* Whether the far end has this service, made from the same header; ZAZEN_CALL_NO_SERVICE or
+ * ZAZEN_CALL_SCHEMA if not. NULL means the default connection. A runtime does it by itself
+ * before a service's first call on a connection. */
 int32_t zazen_stub_bind(struct zazen_stub_connection *connection, const struct zazen_stub_service *service);
 
-/* Performs the call and returns its transport status. NULL means the default connection. The reply stays
- * valid until zazen_stub_end(), which must follow, whatever the status. */
+/* Performs the call and returns its transport status. NULL means the default connection. The
+ * reply stays valid until zazen_stub_end(), which must follow, whatever the status. */
 int32_t zazen_stub_call(struct zazen_stub_connection *connection, const struct zazen_stub_service *service,
                         struct zazen_stub_call *call);
 
-/* Ends a call, even one that was never performed: frees the reply, closes descriptors that came and were not
- * taken, and keeps `status` as this thread's zazen_stub_error(). */
+/* Ends a call, even one that was never performed: frees the reply, closes descriptors that came
+ * and were not taken, and keeps `status` as this thread's zazen_stub_error(). */
 void zazen_stub_end(struct zazen_stub_call *call, int32_t status);
 
-/* The connection of calls that name none; NULL for none. It stays the caller's, and must outlive its use. */
+/* The connection of calls that name none; NULL for none. It stays the caller's, and must outlive
+ * its use. */
 void zazen_stub_set_default(struct zazen_stub_connection *connection);
 
-/* The transport status of this thread's last call: apart from the function's own result and errno. */
+/* The transport status of this thread's last call: apart from the function's own result and
+ * errno. */
 int32_t zazen_stub_error(void);
 
 /* The reply's fixed part, copied. */
@@ -85,7 +88,8 @@ static inline const void *zazen_stub_at(const struct zazen_stub_call *call, cons
     return (const unsigned char *)call->reply + span->offset;
 }
 
-/* Takes descriptor `index` of the reply: it is the caller's now. Negative numbers are passed on as they are.
+/* Takes descriptor `index` of the reply: it is the caller's now. Negative numbers are passed on
+ * as they are.
  */
 static inline int32_t zazen_stub_fd(struct zazen_stub_call *call, int64_t index, int *fd) {
     *fd = (int)index;

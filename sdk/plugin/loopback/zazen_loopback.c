@@ -1,7 +1,7 @@
 /* zazen_loopback.c: zazen_stub.h implemented over a plug-in in the same process.
  *
- * Invariants: no lock is held while a plug-in's code runs; a registered userbuf is completed exactly once,
- * whatever becomes of the call; all that a call allocated is freed when it ends. */
+ * Invariants: no lock is held while a plug-in's code runs; a registered userbuf is completed
+ * exactly once, whatever becomes of the call; all that a call allocated is freed when it ends. */
 #define _GNU_SOURCE
 #include "zazen_loopback.h"
 

@@ -1,12 +1,12 @@
-/* zazen_loopback.h: a plug-in and its clients in one process, without a daemon: for tests of plug-ins and of
- * stubs.
+/* zazen_loopback.h: a plug-in and its clients in one process, without a daemon: for tests of
+ * plug-ins and of stubs.
  *
- * A loopback hosts one plug-in; each connection to it is a client of its own. Calls run in the thread that
- * makes them, through the same messages, dispatchers and checks as anywhere; only nothing is isolated: a
- * plug-in that crashes takes the process with it.
+ * A loopback hosts one plug-in; each connection to it is a client of its own. Calls run in the
+ * thread that makes them, through the same messages, dispatchers and checks as anywhere; only
+ * nothing is isolated: a plug-in that crashes takes the process with it.
  *
- * Threads: connections may be used by several threads at once. Close them, then the loopback, when no call
- * runs.
+ * Threads: connections may be used by several threads at once. Close them, then the loopback,
+ * when no call runs.
  */
 #ifndef ZAZEN_LOOPBACK_H
 #define ZAZEN_LOOPBACK_H
@@ -20,8 +20,8 @@ extern "C" {
 
 struct zazen_loopback;
 
-/* Zerocopy arguments are copied to memory of the host's, as a socket would; else the plug-in gets the
- * caller's own. */
+/* Zerocopy arguments are copied to memory of the host's, as a socket would; else the plug-in
+ * gets the caller's own. */
 #define ZAZEN_LOOPBACK_BOUNCE UINT32_C(1)
 /* The plug-in gets the message as memory that the client can write (ZAZEN_CALL_SHARED). */
 #define ZAZEN_LOOPBACK_SHARED UINT32_C(2)
@@ -42,12 +42,13 @@ struct zazen_loopback_options {
     void *tamper_argument;
 };
 
-/* Starts hosting `plugin`, which must outlive the loopback: runs its init. NULL for default options. On
- * failure NULL, and *why (if not NULL) says why in static words. */
+/* Starts hosting `plugin`, which must outlive the loopback: runs its init. NULL for default
+ * options. On failure NULL, and *why (if not NULL) says why in static words. */
 struct zazen_loopback *zazen_loopback_start(const struct zazen_plugin *plugin,
                                             const struct zazen_loopback_options *options, const char **why);
 
-/* The same with the plug-in of the shared object at `path`; *why is then good until the thread's next call.
+/* The same with the plug-in of the shared object at `path`; *why is then good until the thread's
+ * next call.
  */
 struct zazen_loopback *zazen_loopback_load(const char *path, const struct zazen_loopback_options *options,
                                            const char **why);
@@ -58,7 +59,8 @@ void zazen_loopback_stop(struct zazen_loopback *loopback);
 /* A new client; NULL when there is no memory. */
 struct zazen_stub_connection *zazen_loopback_connect(struct zazen_loopback *loopback);
 
-/* The client leaves; the plug-in is told this reason (enum zazen_detach_reason). NULL is allowed. */
+/* The client leaves; the plug-in is told this reason (enum zazen_detach_reason). NULL is
+ * allowed. */
 void zazen_loopback_disconnect(struct zazen_stub_connection *connection, int32_t reason);
 
 /* Gives this client a handle for a plug-in's value, or the value of a handle: for tests. */
@@ -70,8 +72,8 @@ int32_t zazen_loopback_handle_value(struct zazen_stub_connection *connection, co
 /* Handles a client has at present. */
 uint64_t zazen_loopback_handle_count(struct zazen_stub_connection *connection);
 
-/* Hands a dispatcher a message as it is, for fuzzing: segments are zeros of the sizes given, every handle
- * stands for itself, descriptor 0 is /dev/null. The transport status. */
+/* Hands a dispatcher a message as it is, for fuzzing: segments are zeros of the sizes given,
+ * every handle stands for itself, descriptor 0 is /dev/null. The transport status. */
 int32_t zazen_loopback_raw(struct zazen_loopback *loopback, uint32_t function, const void *message,
                            uint64_t bytes, const uint64_t *in_bytes, uint32_t in_count,
                            const uint64_t *out_bytes, uint32_t out_count, uint64_t reply_bytes_max);

@@ -1,4 +1,5 @@
-/* maps.c: mappings of a file: `maps FOLDER`. Prints what each gives, an errno's name or what is read. */
+/* maps.c: mappings of a file: `maps FOLDER`. Prints what each gives, an errno's name or what is
+ * read. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

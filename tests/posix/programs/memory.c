@@ -1,4 +1,5 @@
-/* memory.c: bad addresses and flags: `memory FOLDER` prints what the kernel, or the library, says of each. */
+/* memory.c: bad addresses and flags: `memory FOLDER` prints what the kernel, or the library,
+ * says of each. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,5 @@
-/* others.c: functions of libc that do several things: `others FOLDER OTHER`, OTHER is a name of a file in FOLDER. */
+/* others.c: functions of libc that do several things: `others FOLDER OTHER`, OTHER is a name of
+ * a file in FOLDER. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,5 @@
-/* place.c: what lands where: `place [FILE]` says where it is, writes `landed` and copies standard input. */
+/* place.c: what lands where: `place [FILE]` says where it is, writes `landed` and copies
+ * standard input. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

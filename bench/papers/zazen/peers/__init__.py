@@ -1,7 +1,9 @@
-"""Other systems that the reading figures compare with: real servers on the same nodes, links and disks.
+"""Other systems that the reading figures compare with: real servers on the same nodes, links and
+disks.
 
-A peer starts its servers and clients through the cluster, so that each lives in its node's network namespace
-and I/O control group, and it ends with the bench even if that is killed: nothing of it outlives its `stop`.
+A peer starts its servers and clients through the cluster, so that each lives in its node's network
+namespace and I/O control group, and it ends with the bench even if that is killed: nothing of it
+outlives its `stop`.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ UNMOUNT_S = 15
 
 @dataclass
 class Reading:
-    """How `read_frames.py` reads a peer's dataset: by which client, and every file as that client names it.
+    """How `read_frames.py` reads a peer's dataset: by which client, and every file as that client
+    names it.
 
     Rank r reads the files r, r + ranks, …; {node} in a name is the name of the node that reads.
     """
@@ -106,7 +109,8 @@ class Peer(ABC):
     def _serve(
         self, cluster: Cluster, host: str, command: Sequence[object], log: Path, *, private_run: bool = False
     ) -> subprocess.Popen:
-        """Start a server on `host` in a process namespace of its own: all that it starts ends with it.
+        """Start a server on `host` in a process namespace of its own: all that it starts ends with
+        it.
 
         With `private_run` it has /run to itself.
         """
@@ -124,7 +128,8 @@ class Peer(ABC):
         return child
 
     def _mount(self, cluster: Cluster, host: str, command: Sequence[object], at: Path, log: Path) -> None:
-        """Start the client `command`, which stays in the foreground, and wait until `at` is mounted."""
+        """Start the client `command`, which stays in the foreground, and wait until `at` is
+        mounted."""
         at.mkdir(parents=True, exist_ok=True)
         self._mounts.append(at)
         child = cluster.popen(host, "setpriv", "--pdeathsig", "TERM", *command, log=log)
@@ -132,7 +137,8 @@ class Peer(ABC):
         self._wait(f"mount on {host}", lambda: is_mounted(at), child, log)
 
     def _inside(self, server: subprocess.Popen, command: Sequence[object]) -> str:
-        """Run a tool of the peer beside a server that `_serve` started: same network, /run and files."""
+        """Run a tool of the peer beside a server that `_serve` started: same network, /run and
+        files."""
         init = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()[0]
         head = ["nsenter", "--target", init, "--mount", "--net", "--pid", "--uts", "--"]
         return call([*head, *command], timeout=120)
@@ -146,7 +152,8 @@ class Peer(ABC):
         *,
         seconds: float = 120,
     ) -> None:
-        """Until `ready`; an end of `child` or too long a time is an error that shows the log's last lines."""
+        """Until `ready`; an end of `child` or too long a time is an error that shows the log's last
+        lines."""
         until = time.monotonic() + seconds
         while not ready():
             ended = child is not None and child.poll() is not None
@@ -157,7 +164,8 @@ class Peer(ABC):
 
 
 def copy_from_nodes(names: dict[Path, str], folder: str, mount_of: dict[str, Path]) -> None:
-    """Copy files under the given names into `folder`: file i through the mount of node i modulo the nodes."""
+    """Copy files under the given names into `folder`: file i through the mount of node i modulo the
+    nodes."""
     where, files = list(mount_of.values()), list(names)
 
     def copy_share(at: int) -> None:

@@ -1,4 +1,5 @@
-"""GlusterFS: a brick on every node, files distributed over them by the hash of their names, FUSE clients."""
+"""GlusterFS: a brick on every node, files distributed over them by the hash of their names, FUSE
+clients."""
 
 from __future__ import annotations
 
@@ -85,8 +86,8 @@ class Glusterfs(Peer):
         return Reading("files", [f"{where}/{dataset.name}/{name}" for name in names])
 
     def _name_on_brick(self, folder: str, file: Path, at: int) -> str:
-        """A name that puts `file` on the brick whose turn it is: the next node's, a further one each "
-        "round."""
+        """A name that puts `file` on the brick whose turn it is: the next node's, a further one
+        each " "round."""
         nodes = len(self._nodes)
         node = self._nodes[(at + 1 + at // nodes) % nodes]
         for trial in range(1000):

@@ -5,9 +5,9 @@
     hdfs_client.py strays hdfs://HOST:PORT DATASET FIRST STEP
     hdfs_client.py live HOST
 
-`store` writes the files FIRST, FIRST + STEP, … of the folder into HDFS's folder of the same name, or FOLDER;
-`strays` prints how many of them this node's DataNode does not hold; `live` prints how many DataNodes the
-NameNode knows.
+`store` writes the files FIRST, FIRST + STEP, … of the folder into HDFS's folder of the same name,
+or FOLDER; `strays` prints how many of them this node's DataNode does not hold; `live` prints how
+many DataNodes the NameNode knows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Client:
         self._client.get_file_info(url.path)
 
     def read(self, file: str, buffer: memoryview) -> tuple[int, bytes]:
-        """Read the whole file, as much as `buffer` holds at once: its size and its first eight bytes."""
+        """Read the whole file, as much as `buffer` holds at once: its size and its first eight
+        bytes."""
         reader = self._client.read(urlsplit(file).path)
         size, head = 0, b""
         length = len(reader)

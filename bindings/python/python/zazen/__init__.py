@@ -9,15 +9,17 @@ Read a dataset, on a laptop or on every rank of a job::
         for number, data, path in dataset.frames(comm=MPI.COMM_WORLD):
             ...  # data is a read-only memoryview of the frame's bytes
 
-Every frame is read by exactly one rank, mostly from the disk of the node it runs on. Without ``comm`` one
-process reads all frames. (If a launcher started several ranks this is an error; give ``comm=None`` to do it on
-purpose.) Without a daemon the backing store is read directly, with the same result.
+Every frame is read by exactly one rank, mostly from the disk of the node it runs on. Without
+``comm`` one process reads all frames. (If a launcher started several ranks this is an error; give
+``comm=None`` to do it on purpose.) Without a daemon the backing store is read directly, with the
+same result.
 
-``path`` is the path of a file with exactly the frame's bytes: a str, or an ``os.PathLike`` whose file is made
-when it is used. ``Frame.container`` and ``Frame.offset`` say where a packed frame or a piece is stored.
+``path`` is the path of a file with exactly the frame's bytes: a str, or an ``os.PathLike`` whose
+file is made when it is used. ``Frame.container`` and ``Frame.offset`` say where a packed frame or a
+piece is stored.
 
-Errors are ``zazen.Error`` and its subclasses. Each subclass is also a builtin exception (``NotFoundError`` is a
-``FileNotFoundError``). Warnings are ``ZazenWarning``.
+Errors are ``zazen.Error`` and its subclasses. Each subclass is also a builtin exception
+(``NotFoundError`` is a ``FileNotFoundError``). Warnings are ``ZazenWarning``.
 """
 
 from __future__ import annotations
@@ -112,13 +114,13 @@ atexit.register(_zazen._remove_frame_files)
 def assign_scenario(scenario: Mapping[str, Any]) -> dict[str, Any]:
     """Run the assignment protocol over in-process ranks.
 
-    ``scenario``: ``nodes_of_ranks`` (the node of each rank), ``begin``, ``end`` (inclusive), ``stride``,
-    ``native`` and ``alien`` (by node, runs ``[first, count, step]``), ``rules`` ("full" or "paper"),
-    ``protocol`` ("owner" or "bitmaps"); the last five but ``native`` may be left out.
+    ``scenario``: ``nodes_of_ranks`` (the node of each rank), ``begin``, ``end`` (inclusive),
+    ``stride``, ``native`` and ``alien`` (by node, runs ``[first, count, step]``), ``rules`` ("full"
+    or "paper"), ``protocol`` ("owner" or "bitmaps"); the last five but ``native`` may be left out.
 
-    Returns ``assigned`` (by rank, runs), ``native``, ``alien``, ``residue``, ``path`` ("fingerprint" or
-    "exchange"), ``bytes_sent`` (by rank) and ``rounds``. Raises InvalidArgumentError naming the field that
-    is wrong.
+    Returns ``assigned`` (by rank, runs), ``native``, ``alien``, ``residue``, ``path``
+    ("fingerprint" or "exchange"), ``bytes_sent`` (by rank) and ``rounds``. Raises
+    InvalidArgumentError naming the field that is wrong.
     """
     return json.loads(_zazen.scenario_json(json.dumps(dict(scenario))))
 
@@ -134,8 +136,8 @@ def get_include() -> str:
 def get_library() -> str:
     """The path of the C library, to link a program with or to load.
 
-    It is the file of the SONAME (``libzazen.so.0``); programs that link with it ask the loader for that name. Raises
-    NotFoundError if this installation does not carry the C library.
+    It is the file of the SONAME (``libzazen.so.0``); programs that link with it ask the loader for
+    that name. Raises NotFoundError if this installation does not carry the C library.
     """
     folder = _carried("lib")
     named = folder / "libzazen.so.0"

@@ -1,7 +1,7 @@
 """Turns an mpi4py communicator into collectives for the assignment protocol.
 
-If the MPI library can be identified, MPI is bound at run time by the communicator's handle. Otherwise the
-messages go through mpi4py itself.
+If the MPI library can be identified, MPI is bound at run time by the communicator's handle.
+Otherwise the messages go through mpi4py itself.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _CHOICES = ("auto", "mpi", "mpi4py")
 
 
 def resolve(comm: Any, carrier: str) -> Any:
-    """The MPI handle (an int) to bind, or an object with the methods of Collectives. Collective over
-    ``comm``."""
+    """The MPI handle (an int) to bind, or an object with the methods of Collectives. Collective
+    over ``comm``."""
     if carrier not in _CHOICES:
         raise _zazen.InvalidArgumentError(
             f"carrier is {carrier!r}; give one of {', '.join(map(repr, _CHOICES))}"

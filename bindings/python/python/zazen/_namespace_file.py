@@ -24,7 +24,8 @@ def to_bytes(path: ANY_PATH) -> bytes:
 
 
 class RawFile(io.RawIOBase):
-    """An open file without a buffer; `Namespace.open` puts io's buffers and decoders in front of it.
+    """An open file without a buffer; `Namespace.open` puts io's buffers and decoders in front of
+    it.
 
     ``readinto_at`` and ``write_at`` leave the file's position alone, so that threads can share it.
     """

@@ -383,7 +383,8 @@ def _xtc_decode(data: Buffer, positions: Buffer, factor: float) -> tuple[int, fl
 def _open_same(
     path: _Path,
     *,
-    names: tuple[int, int],
+    names: tuple[int, int] | None,
+    seen: bytes | None,
     socket: _Path | None,
     pattern: str | None,
     backing: str | None,

@@ -29,12 +29,12 @@ _TICK = 2_000_000_000
 class BlockReader:
     """Byte ranges of one version of the file at `path`.
 
-    All bytes that it returns are of the version that it opened. Once the file is changed or replaced, reads raise
-    ``zazen.StaleError``. Threads may share it; their reads run one after the other. Pickled, it opens the file again,
-    and raises StaleError if it is another version by then.
+    All bytes that it returns are of the version that it opened. Once the file is changed or
+    replaced, reads raise ``zazen.StaleError``. Threads may share it; their reads run one after the
+    other. Pickled, it opens the file again, and raises StaleError if it is another version by then.
 
-    ``block_bytes``: the unit of caching. ``kept_bytes``: how many bytes of blocks it keeps in memory. ``options`` go to
-    ``zazen.open``. Raises what ``zazen.open`` raises.
+    ``block_bytes``: the unit of caching. ``kept_bytes``: how many bytes of blocks it keeps in
+    memory. ``options`` go to ``zazen.open``. Raises what ``zazen.open`` raises.
     """
 
     def __init__(
@@ -69,10 +69,11 @@ class BlockReader:
 
     @property
     def settled(self) -> bool:
-        """Whether a later change of the file shows in its times: it had not been changed shortly before it was opened.
+        """Whether a later change of the file shows in its times: it had not been changed shortly
+        before it was opened.
 
-        File systems keep times in ticks, of two seconds at most. A file that is changed twice within a tick, without a
-        change of its size, looks the same.
+        File systems keep times in ticks, of two seconds at most. A file that is changed twice
+        within a tick, without a change of its size, looks the same.
         """
         _, modified, changed, _ = self.version
         return self._opened - max(modified, changed) >= _TICK
@@ -82,21 +83,23 @@ class BlockReader:
         return self.read_ranges([(start, end)])[0]
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """As `read`, for many ranges: each block is read once, blocks that are not in memory in one call."""
+        """As `read`, for many ranges: each block is read once, blocks that are not in memory in one
+        call."""
         clipped = [(max(start, 0), min(end, self.size)) for start, end in ranges]
         blocks = self._blocks({index for start, end in clipped for index in self._indices(start, end)})
         return [self._join(blocks, start, end) for start, end in clipped]
 
     def came_from(self, ranges: Sequence[tuple[int, int]]) -> str | None:
-        """Where the bytes came from when they were read last, as ``zazen.Frame.source`` says; the farthest place if
-        they came from several. None: they were not read."""
+        """Where the bytes came from when they were read last, as ``zazen.Frame.source`` says; the
+        farthest place if they came from several. None: they were not read."""
         indices = {index for start, end in ranges for index in self._indices(start, min(end, self.size))}
         found = {self._sources[index] for index in indices if index in self._sources}
         return next((source for source in _FARTHEST_FIRST if source in found), None)
 
     def owners(self, comm: Any) -> Any:
-        """For each block, the rank of ``comm`` whose node holds it, and -1 if no node does, as ``Dataset.owners``
-        says. Collective. Raises StaleError on all ranks if they have opened different versions of the file."""
+        """For each block, the rank of ``comm`` whose node holds it, and -1 if no node does, as
+        ``Dataset.owners`` says. Collective. Raises StaleError on all ranks if they have opened
+        different versions of the file."""
         if any(version != self.version for version in comm.allgather(self.version)):
             raise zazen.StaleError(
                 116, f"{self.path} changed while the ranks opened it; open it again", self.path
@@ -104,11 +107,13 @@ class BlockReader:
         return self._dataset.owners(comm)
 
     def keep(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Reads the blocks of these ranges into memory, in one call. Blocks that do not fit push others out."""
+        """Reads the blocks of these ranges into memory, in one call. Blocks that do not fit push
+        others out."""
         self._blocks({index for start, end in ranges for index in self._indices(start, min(end, self.size))})
 
     def keep_ahead(self, start: int, end: int) -> None:
-        """Reads the blocks of this range into memory, as far as they fit there and the file has them."""
+        """Reads the blocks of this range into memory, as far as they fit there and the file has
+        them."""
         end = min(end, self.size, start + self.kept_bytes)
         self._blocks(set(self._indices(start, end)))
 

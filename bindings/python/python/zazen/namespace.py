@@ -9,16 +9,18 @@
     for place in namespace.locate(["/run1/step-17.bin"]):
         print(place.path, place.host)
 
-The functions of this module use the daemon of this machine ($ZAZEN_SOCKET, or the default socket). `Namespace` is
-the same for another daemon. `Path` is a path with pathlib's methods. Paths are those of the namespace: its root is
-``/``, and a relative path begins there too. They are str, bytes or ``os.PathLike``.
+The functions of this module use the daemon of this machine ($ZAZEN_SOCKET, or the default socket).
+`Namespace` is the same for another daemon. `Path` is a path with pathlib's methods. Paths are those
+of the namespace: its root is ``/``, and a relative path begins there too. They are str, bytes or
+``os.PathLike``.
 
-What is refused raises the OSError that ``os`` would raise, with its errno and the path; it is also a ``zazen.Error``.
-If no daemon answers, it is UnavailableError.
+What is refused raises the OSError that ``os`` would raise, with its errno and the path; it is also
+a ``zazen.Error``. If no daemon answers, it is UnavailableError.
 
-Any thread may use a Namespace and an open file. A forked child is a caller of its own: the Namespace connects again
-when the child first uses it, and an open file is opened again by its path. A Namespace, a Path and a file that was
-opened with ``buffering=0`` can be pickled; such a file is opened again by its path, without being emptied.
+Any thread may use a Namespace and an open file. A forked child is a caller of its own: the
+Namespace connects again when the child first uses it, and an open file is opened again by its path.
+A Namespace, a Path and a file that was opened with ``buffering=0`` can be pickled; such a file is
+opened again by its path, without being emptied.
 """
 
 from __future__ import annotations
@@ -172,11 +174,13 @@ class Entry:
 
 
 class Namespace:
-    """The namespace, through the daemon at ``socket`` (None: $ZAZEN_SOCKET, or the default of this machine).
+    """The namespace, through the daemon at ``socket`` (None: $ZAZEN_SOCKET, or the default of this
+    machine).
 
-    With ``node`` ("host:port") and ``key`` (the file of the cluster key), through another node's daemon. ``umask``:
-    the bits that new files and directories do not get; None: this process's umask as of now. Raises UnavailableError
-    if no daemon answers, UnsupportedError if it serves no namespace.
+    With ``node`` ("host:port") and ``key`` (the file of the cluster key), through another node's
+    daemon. ``umask``: the bits that new files and directories do not get; None: this process's
+    umask as of now. Raises UnavailableError if no daemon answers, UnsupportedError if it serves no
+    namespace.
 
     Directories that a path leads through count as found for one second, as names do in a mount.
     """
@@ -212,9 +216,11 @@ class Namespace:
         *,
         permissions: int = 0o666,
     ) -> IO[Any]:
-        """Opens a file, as builtins.open does. ``permissions`` are those of a new file, less the umask.
+        """Opens a file, as builtins.open does. ``permissions`` are those of a new file, less the
+        umask.
 
-        ``buffering=0`` gives a `RawFile`. A file has no descriptor: ``fileno()`` raises io.UnsupportedOperation.
+        ``buffering=0`` gives a `RawFile`. A file has no descriptor: ``fileno()`` raises
+        io.UnsupportedOperation.
         """
         binary = "b" in mode
         if "t" in mode and binary:
@@ -242,7 +248,8 @@ class Namespace:
             raise
 
     def listdir(self, path: ANY_PATH = "/") -> list[Any]:
-        """The names in a directory, without ``.`` and ``..``: str, or bytes if the path is bytes."""
+        """The names in a directory, without ``.`` and ``..``: str, or bytes if the path is
+        bytes."""
         names = [name for name, _kind in self._link.names(to_bytes(path))]
         return names if isinstance(path, bytes) else [os.fsdecode(name) for name in names]
 
@@ -309,8 +316,8 @@ class Namespace:
     ) -> list[Any]:
         """Makes empty files in one directory, up to 1,024 a call; None for each.
 
-        A name that exists is FileExistsError. With ``on_error="raise"`` the other files are made all the same;
-        ``on_error="return"`` puts the exception in the name's place.
+        A name that exists is FileExistsError. With ``on_error="raise"`` the other files are made
+        all the same; ``on_error="return"`` puts the exception in the name's place.
         """
         results = self._link.create_many(
             to_bytes(directory), [to_bytes(name) for name in names], mode & ~self.umask
@@ -392,7 +399,8 @@ class Namespace:
             return False
 
     def rename(self, source: ANY_PATH, target: ANY_PATH) -> None:
-        """Gives a file or directory another path, atomically. Replaces what is there, as os.rename does."""
+        """Gives a file or directory another path, atomically. Replaces what is there, as os.rename
+        does."""
         self._link.rename(to_bytes(source), to_bytes(target))
 
     def symlink(self, target: ANY_PATH, path: ANY_PATH) -> None:
@@ -493,7 +501,8 @@ _default: dict[str | None, Namespace] = {}
 
 
 def connect() -> Namespace:
-    """The namespace of this machine's daemon ($ZAZEN_SOCKET, or the default): one for the whole process."""
+    """The namespace of this machine's daemon ($ZAZEN_SOCKET, or the default): one for the whole
+    process."""
     socket = os.environ.get("ZAZEN_SOCKET")
     found = _default.get(socket)
     if found is None:

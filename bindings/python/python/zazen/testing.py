@@ -1,4 +1,5 @@
-"""Daemons of your own, for tests: each with a cache, a socket and a port, in a folder that the test owns.
+"""Daemons of your own, for tests: each with a cache, a socket and a port, in a folder that the test
+owns.
 
 `Daemon` is one; `Cluster` is several over one backing store, with one key.
 
@@ -34,7 +35,8 @@ STOP_SECONDS_MAX = 60.0
 
 
 def program(name: str) -> str:
-    """The path of `zazen` or `zazend`: named by $ZAZEN or $ZAZEND, beside the running Python, or on the PATH.
+    """The path of `zazen` or `zazend`: named by $ZAZEN or $ZAZEND, beside the running Python, or on
+    the PATH.
 
     Raises FileNotFoundError if it is not found.
     """
@@ -53,7 +55,8 @@ def environment() -> dict[str, str]:
 
 
 def _check_owner(path: Path) -> None:
-    """Raises PermissionError if others could change what lies at `path`, or put another folder in its place."""
+    """Raises PermissionError if others could change what lies at `path`, or put another folder in
+    its place."""
     uid = os.geteuid()
     trusted_gid = os.getegid() if uid else 0
     for at in [path, *path.parents]:
@@ -81,13 +84,14 @@ def _write_new(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 class Daemon:
-    """One daemon on this machine, over one backing directory; a context manager. Stopped, it can be started again.
+    """One daemon on this machine, over one backing directory; a context manager. Stopped, it can be
+    started again.
 
-    Its files are in ``folder``, unless ``cache``, ``socket`` or ``log`` say otherwise. The folder must exist and have
-    a short path, because the socket is in it. ``arguments`` are more flags of zazend. ``listen``: "host:port" of its
-    TCP listener, which needs a ``key`` file. ``variables`` are added to its environment, which has none of this
-    process's Zazen settings. ``popen`` starts the process, as subprocess.Popen does. Give your own to start the
-    daemon as another user.
+    Its files are in ``folder``, unless ``cache``, ``socket`` or ``log`` say otherwise. The folder
+    must exist and have a short path, because the socket is in it. ``arguments`` are more flags of
+    zazend. ``listen``: "host:port" of its TCP listener, which needs a ``key`` file. ``variables``
+    are added to its environment, which has none of this process's Zazen settings. ``popen`` starts
+    the process, as subprocess.Popen does. Give your own to start the daemon as another user.
     """
 
     def __init__(
@@ -132,7 +136,8 @@ class Daemon:
         return [str(word) for word in [*words, *self.arguments]]
 
     def start(self) -> None:
-        """Starts it, with its former cache and port; returns when it serves. Raises RuntimeError if it ends instead."""
+        """Starts it, with its former cache and port; returns when it serves. Raises RuntimeError if
+        it ends instead."""
         self._ready.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         popen = self.popen or subprocess.Popen
@@ -215,8 +220,9 @@ class Daemon:
 class Cluster:
     """Daemons on this machine, one per node, over one backing directory; a context manager.
 
-    ``folder`` must be writable by nobody else and its path short (sockets live in it); ``arguments`` go to every
-    daemon. Not for several threads. Raises PermissionError where others could change what is in the folder.
+    ``folder`` must be writable by nobody else and its path short (sockets live in it);
+    ``arguments`` go to every daemon. Not for several threads. Raises PermissionError where others
+    could change what is in the folder.
     """
 
     def __init__(
@@ -258,7 +264,8 @@ class Cluster:
 
     @property
     def testbed(self) -> str:
-        """A folder for $ZAZEN_TESTBED, with which rank r of a job uses node r modulo the number of nodes."""
+        """A folder for $ZAZEN_TESTBED, with which rank r of a job uses node r modulo the number of
+        nodes."""
         return str(self.folder)
 
     def start(self, node: int) -> None:
@@ -274,7 +281,8 @@ class Cluster:
         self._daemons[node].kill()
 
     def pid(self, node: int) -> int:
-        """The process id of the node's daemon. Raises RuntimeError if it was stopped or killed here."""
+        """The process id of the node's daemon. Raises RuntimeError if it was stopped or killed
+        here."""
         return self._daemons[node].pid
 
     def pause(self, node: int) -> None:

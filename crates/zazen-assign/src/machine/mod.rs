@@ -223,7 +223,8 @@ impl Machine {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "rank {rank} does not exist in a communicator of {size}; give the rank and size of the collectives"
+                    "rank {rank} does not exist in a communicator of {size}; give the rank and size of the \
+                     collectives"
                 ),
             ));
         }
@@ -500,7 +501,8 @@ impl Machine {
         }
         if self.plan.count > BITMAP_FRAMES_MAX {
             let context = format!(
-                "{} frames are beyond the limit of {BITMAP_FRAMES_MAX} of the bitmap protocol; use protocol owner",
+                "{} frames are beyond the limit of {BITMAP_FRAMES_MAX} of the bitmap protocol; use protocol \
+                 owner",
                 self.plan.count
             );
             return Err(Error::new(ErrorKind::TooLarge, context));

@@ -251,9 +251,9 @@ pub(super) fn build(
         None => format_of(file, name)?,
     };
     if format == Format::H5md {
-        let what = "is an HDF5 file, where a frame lies in chunks, so no range of bytes is a frame; MDAnalysis reads \
-                    H5MD from the nodes' disks by the name zazen:FILE, and any program of HDF5 through zazen.fsspec; or \
-                    convert it to XTC, TRR, DCD or NetCDF";
+        let what = "is an HDF5 file, where a frame lies in chunks, so no range of bytes is a frame; \
+                    MDAnalysis reads H5MD from the nodes' disks by the name zazen:FILE, and any program of \
+                    HDF5 through zazen.fsspec; or convert it to XTC, TRR, DCD or NetCDF";
         return Err(Error::new(ErrorKind::Unsupported, what));
     }
     let found = match scan(stops, file, format, now.size, known.as_deref()) {
@@ -303,8 +303,8 @@ fn format_of(file: &dyn SourceFile, name: &str) -> Result<Format> {
     zazen_trajectory::sniff(&head[..read], name).ok_or_else(|| {
         let what = match read {
             0 => "is empty".to_owned(),
-            _ => "is no trajectory: its first bytes are those of none of XTC, TRR, DCD, AMBER NetCDF, GRO, LAMMPS \
-                  dump (text) and XYZ"
+            _ => "is no trajectory: its first bytes are those of none of XTC, TRR, DCD, AMBER NetCDF, GRO, \
+                  LAMMPS dump (text) and XYZ"
                 .to_owned(),
         };
         let kind = if read == 0 { ErrorKind::NotFound } else { ErrorKind::InvalidArgument };

@@ -116,8 +116,8 @@ pub(crate) fn check_message(
             return Err(Error::new(
                 ErrorKind::TooLarge,
                 format!(
-                    "a message of service {service}, function {function} would have {found} {what}, beyond the limit of \
-                     {max}; ask for less at a time"
+                    "a message of service {service}, function {function} would have {found} {what}, beyond \
+                     the limit of {max}; ask for less at a time"
                 ),
             ));
         }

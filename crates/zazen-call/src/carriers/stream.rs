@@ -434,8 +434,9 @@ impl Stream {
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
-                    "{} of {announced} descriptors could be received: this process, or what its caller may have of it, is \
-                     at its limit of open files; raise it (`ulimit -n`) or ask for fewer frames at a time",
+                    "{} of {announced} descriptors could be received: this process, or what its caller may \
+                     have of it, is at its limit of open files; raise it (`ulimit -n`) or ask for fewer \
+                     frames at a time",
                     fds.len()
                 ),
             ));

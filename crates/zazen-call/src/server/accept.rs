@@ -6,7 +6,7 @@ use crate::carriers::stream::Stream;
 use crate::carriers::unix;
 use crate::quiet::may_say;
 use crate::server::peer::serve;
-use crate::server::registry::Place;
+use crate::server::registry::Admitted;
 use crate::server::state::{Carrier, Shared};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -75,7 +75,7 @@ fn admit(shared: &Arc<Shared>, socket: OwnedFd) {
 }
 
 /// Serves a connection on a thread of its own, or tells the peer why not.
-pub(super) fn begin(shared: &Arc<Shared>, mut stream: Stream, carrier: Carrier, admitted: Result<Place>) {
+pub(super) fn begin(shared: &Arc<Shared>, mut stream: Stream, carrier: Carrier, admitted: Result<Admitted>) {
     let place = match admitted {
         Ok(place) => place,
         Err(error) => {

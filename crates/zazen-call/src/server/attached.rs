@@ -4,7 +4,7 @@ use crate::bulk::{Bulk, Output};
 use crate::carriers::account::Payer;
 use crate::carriers::seam::check_message;
 use crate::server::callers::Group;
-use crate::server::registry::{Begin, Place};
+use crate::server::registry::{Admitted, Begin};
 use crate::server::services::check_room;
 use crate::server::state::Shared;
 use crate::service::{Call, Caller, Line, Reply};
@@ -18,7 +18,7 @@ use zazen_core::{Credentials, Error, ErrorKind, Result};
 /// services hear of the caller's end when it is dropped.
 pub struct Attached {
     shared: Arc<Shared>,
-    place: Place,
+    place: Admitted,
     /// `None` once the services have heard of its end.
     group: Option<Arc<Group>>,
     line: Line,

@@ -15,7 +15,7 @@ use crate::carriers::stream::{Fault, Stream};
 use crate::quiet::may_say;
 use crate::server::callers::Group;
 use crate::server::parking::Parked;
-use crate::server::registry::{Begin, Place as Seat};
+use crate::server::registry::{Admitted, Begin};
 use crate::server::services::check_room;
 use crate::server::state::Shared;
 use crate::service::{Call, Line, Reply};
@@ -61,7 +61,7 @@ impl From<Fault> for End {
 
 /// One lane of one caller.
 pub(crate) struct Lane {
-    place: Seat,
+    place: Admitted,
     shared: Arc<Shared>,
     /// `None` once the services have heard of its end.
     group: Option<Arc<Group>>,
@@ -157,7 +157,7 @@ impl Lane {
     pub(crate) fn new(
         shared: &Arc<Shared>,
         group: Arc<Group>,
-        place: Seat,
+        place: Admitted,
         seat: LaneSeat,
         stream: Stream,
     ) -> Box<Lane> {

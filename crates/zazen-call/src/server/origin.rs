@@ -48,8 +48,10 @@ impl Origins {
     /// Where the peer at `peer` comes from, whose connection has the address `own` here.
     pub(crate) fn of(&mut self, peer: SocketAddr, own: SocketAddr) -> Origin {
         let (peer, own) = (canonical(peer), canonical(own));
-        if peer.ip().is_loopback() || peer.ip() == own.ip() {
-            return Origin::Here(self.uid(peer, own));
+        // A machine may have many addresses, so the kernel is asked about every peer.
+        let user = self.uid(peer, own);
+        if user.is_some() || peer.ip().is_loopback() || peer.ip() == own.ip() {
+            return Origin::Here(user);
         }
         Origin::There(match peer.ip() {
             IpAddr::V6(address) => {
@@ -178,6 +180,39 @@ mod tests {
         assert_eq!(origins.of(peer, own), Origin::Here(None));
         drop(accepted);
         assert_eq!(origins.of(peer, own), Origin::Here(None), "nor is one that waits for late packets");
+    }
+
+    /// A user cannot become another origin by connecting from another address of this machine.
+    #[test]
+    fn a_peer_of_this_machine_is_its_user_whatever_its_address() {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: a network namespace needs root");
+            return;
+        }
+        // The network of this thread only.
+        let found = std::thread::spawn(|| {
+            // SAFETY: this thread alone leaves its network.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
+            for words in ["link set lo up", "addr add 10.9.8.1/32 dev lo", "addr add 10.9.8.2/32 dev lo"] {
+                let done = std::process::Command::new("ip").args(words.split(' ')).status();
+                if !done.is_ok_and(|status| status.success()) {
+                    println!("skipped: `ip {words}` fails here");
+                    return None;
+                }
+            }
+            let listener = TcpListener::bind("10.9.8.1:0").unwrap();
+            let own = listener.local_addr().unwrap();
+            let kind = rustix::net::SocketType::STREAM;
+            let from = rustix::net::socket(AddressFamily::INET, kind, None).unwrap();
+            let other: SocketAddr = "10.9.8.2:0".parse().unwrap();
+            rustix::net::bind(&from, &other).unwrap();
+            rustix::net::connect(&from, &own).unwrap();
+            let accepted = listener.accept().unwrap().0;
+            Some(origin(&accepted))
+        });
+        if let Some(found) = found.join().unwrap() {
+            assert_eq!(found, Origin::Here(Some(0)));
+        }
     }
 
     #[test]

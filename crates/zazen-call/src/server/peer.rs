@@ -13,7 +13,7 @@ use crate::handshake::{self, ServerSide, Step};
 use crate::quiet::may_say;
 use crate::server::callers::Group;
 use crate::server::lane::Lane;
-use crate::server::registry::{Begin, Place};
+use crate::server::registry::{Admitted, Begin};
 use crate::server::services::check_room;
 use crate::server::state::{Carrier, Shared};
 use crate::service::{Call, Caller, Line, Reply};
@@ -56,7 +56,7 @@ type Outcome<T> = std::result::Result<T, End>;
 
 /// Serves the connection until it ends, or until its lane in shared memory waits for the next call
 /// without a thread. When the connection ends, its number is free again.
-pub(crate) fn serve(shared: &Arc<Shared>, stream: Stream, carrier: Carrier, place: Place) {
+pub(crate) fn serve(shared: &Arc<Shared>, stream: Stream, carrier: Carrier, place: Admitted) {
     let number = place.number;
     let mut peer = Peer {
         shared,
@@ -99,7 +99,7 @@ struct Peer<'a> {
     /// The stream, and the bulk bytes of the message at hand.
     bulk: Bulk,
     carrier: Carrier,
-    place: Place,
+    place: Admitted,
     payload: Vec<u8>,
     /// A service has seen a call of this connection.
     called: bool,

@@ -18,7 +18,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zazen_core::{Error, ErrorKind, Result};
 
-struct Entry {
+struct Connected {
     socket: Arc<OwnedFd>,
     in_call: Arc<AtomicBool>,
     /// Of a TCP peer that has not proven the key yet: where it comes from, and when it came.
@@ -31,7 +31,7 @@ struct Entry {
 
 #[derive(Default)]
 struct State {
-    connections: BTreeMap<u64, Entry>,
+    connections: BTreeMap<u64, Connected>,
     /// The last number given.
     last: u64,
     strangers: usize,
@@ -41,7 +41,7 @@ struct State {
 
 /// A connection's place among the others. Calls are begun and ended with it.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct Admitted {
     pub(crate) number: u64,
     pub(crate) account: Arc<Account>,
     /// Where a TCP peer comes from.
@@ -49,7 +49,7 @@ pub(crate) struct Place {
     in_call: Arc<AtomicBool>,
 }
 
-impl Place {
+impl Admitted {
     pub(crate) fn host(&self) -> Option<IpAddr> {
         self.host
     }
@@ -115,7 +115,7 @@ impl Registry {
 
     /// A place for a connection of `account`'s; fails with `Busy` if there are too many,
     /// `ShuttingDown` while draining.
-    pub(crate) fn admit(&self, socket: &Arc<OwnedFd>, account: Arc<Account>) -> Result<Place> {
+    pub(crate) fn admit(&self, socket: &Arc<OwnedFd>, account: Arc<Account>) -> Result<Admitted> {
         let mut state = self.state();
         self.count_in(&mut state, &account)?;
         Ok(state.enter(socket, None, account))
@@ -128,7 +128,7 @@ impl Registry {
         socket: &Arc<OwnedFd>,
         host: IpAddr,
         origin: Origin,
-    ) -> Result<Place> {
+    ) -> Result<Admitted> {
         let mut state = self.state();
         self.refuse_if_draining()?;
         state.strangers += 1;
@@ -167,7 +167,7 @@ impl Registry {
     }
 
     /// A stranger has proven that it belongs to `account`; fails as [`Registry::admit`] does.
-    pub(crate) fn prove(&self, place: &mut Place, account: Arc<Account>) -> Result<()> {
+    pub(crate) fn prove(&self, place: &mut Admitted, account: Arc<Account>) -> Result<()> {
         let mut state = self.state();
         self.count_in(&mut state, &account)?;
         place.account = Arc::clone(&account);
@@ -224,7 +224,7 @@ impl Registry {
     }
 
     /// Begins a call, in its caller's turn.
-    pub(crate) fn begin_call(&self, place: &Place) -> Begin {
+    pub(crate) fn begin_call(&self, place: &Admitted) -> Begin {
         if let Err(error) = place.account.enter(|| self.is_draining()) {
             return if self.is_draining() { Begin::Draining } else { Begin::Busy(error) };
         }
@@ -237,7 +237,7 @@ impl Registry {
     }
 
     /// False if the server drains: the connection is to be closed.
-    pub(crate) fn end_call(&self, place: &Place) -> bool {
+    pub(crate) fn end_call(&self, place: &Admitted) -> bool {
         place.in_call.store(false, Ordering::SeqCst);
         place.account.leave();
         if !self.is_draining() {
@@ -264,7 +264,7 @@ impl Registry {
         let until = Instant::now().checked_add(patience);
         let mut state = self.state();
         loop {
-            let in_call = |entry: &&Entry| entry.in_call.load(Ordering::SeqCst);
+            let in_call = |entry: &&Connected| entry.in_call.load(Ordering::SeqCst);
             let calls = state.connections.values().filter(in_call).count();
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if calls == 0 || left.is_some_and(|left| left.is_zero()) {
@@ -295,10 +295,10 @@ impl State {
         socket: &Arc<OwnedFd>,
         stranger: Option<(Origin, Instant)>,
         account: Arc<Account>,
-    ) -> Place {
+    ) -> Admitted {
         self.last += 1;
         let in_call = Arc::new(AtomicBool::new(false));
-        let place = Place {
+        let place = Admitted {
             number: self.last,
             account: Arc::clone(&account),
             host: None,
@@ -306,7 +306,7 @@ impl State {
         };
         let account = stranger.is_none().then_some(account);
         let (socket, is_remote) = (Arc::clone(socket), stranger.is_some());
-        self.connections.insert(self.last, Entry { socket, in_call, stranger, account, is_remote });
+        self.connections.insert(self.last, Connected { socket, in_call, stranger, account, is_remote });
         place
     }
 }

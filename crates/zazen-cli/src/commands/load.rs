@@ -123,8 +123,9 @@ fn end_on_signal(dataset: &Path, so_far: Arc<Mutex<LoadProgress>>) -> Result<()>
         let Some(signal) = signals.forever().next() else { return };
         let so_far = *so_far.lock().unwrap_or_else(PoisonError::into_inner);
         output::note(format!(
-            "{dataset}: load ended by a signal: {} of {} frames dealt with; what is loaded stays. Of the frames asked \
-             for last (at most {STEP_FRAMES} a node) some may still come; nothing else goes on. Load again to go on",
+            "{dataset}: load ended by a signal: {} of {} frames dealt with; what is loaded stays. Of the \
+             frames asked for last (at most {STEP_FRAMES} a node) some may still come; nothing else goes on. \
+             Load again to go on",
             so_far.frames_done, so_far.frames_total
         ));
         std::process::exit(128 + signal);
@@ -167,8 +168,8 @@ impl Load {
         let dataset = self.dataset.display();
         if report.copies_missing > 0 {
             output::note(format!(
-                "{dataset}: {} of the {} copies a frame that were asked for are missing, because nodes did not \
-                 answer; load again when they do",
+                "{dataset}: {} of the {} copies a frame that were asked for are missing, because nodes did \
+                 not answer; load again when they do",
                 report.copies_missing, self.copies
             ));
         }

@@ -1,6 +1,7 @@
 //! `zazen number`: writes down which file is which frame, for files whose names do not tell.
 //!
-//! Numbers come from a list that stays: numbers by a listing would change with every file that comes or goes.
+//! Numbers come from a list that stays: numbers by a listing would change with every file that
+//! comes or goes.
 
 use crate::output;
 use clap::Args;
@@ -26,7 +27,8 @@ pub(crate) struct Number {
     /// The dataset's directory
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// Only files whose names end with this; may be repeated [default: all but hidden and temporary files]
+    /// Only files whose names end with this; may be repeated [default: all but hidden and temporary
+    /// files]
     #[arg(long, value_name = "TEXT")]
     ending: Vec<String>,
     /// Files whose paths beneath DIR match this: `*`, `?`, and `**` for any folders

@@ -253,8 +253,8 @@ impl Push {
         survey::choose(names)?.map(Layout::Files).ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidArgument,
-                "file names: none has a number in it; give --pattern like frame-{n:07}.dcd, or list the files in \
-                 zazen.toml (zazen number DIR)",
+                "file names: none has a number in it; give --pattern like frame-{n:07}.dcd, or list the files \
+                 in zazen.toml (zazen number DIR)",
             )
         })
     }

@@ -1,5 +1,5 @@
-//! `zazen run`: an unmodified program whose files are a daemon's: the preload library, its settings, and for daemons
-//! of other nodes a go-between; or a supervisor of its system calls.
+//! `zazen run`: an unmodified program whose files are a daemon's: the preload library, its
+//! settings, and for daemons of other nodes a go-between; or a supervisor of its system calls.
 
 mod bridge;
 mod elf;
@@ -48,7 +48,8 @@ pub(crate) struct Run {
     /// The daemon behind this socket [default: this machine's]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Let this machine's kernel do what it can do itself: the default, with a daemon on this machine
+    /// Let this machine's kernel do what it can do itself: the default, with a daemon on this
+    /// machine
     #[arg(long)]
     direct: bool,
     /// Send every call to the daemon, though it is on this machine
@@ -57,7 +58,8 @@ pub(crate) struct Run {
     /// Forward all internet sockets, too
     #[arg(long)]
     sockets: bool,
-    /// Supervise system calls instead of preloading: for statically linked programs; same machine only
+    /// Supervise system calls instead of preloading: for statically linked programs; same machine
+    /// only
     #[arg(long, conflicts_with_all = ["node", "sockets", "abort_on_escape"])]
     seccomp: bool,
     /// End the program when something reaches a forwarded descriptor past the library: for tests
@@ -168,8 +170,8 @@ fn ask_for_plugin(connection: &mut Connection, forward: &OsStr) -> Result<()> {
     Ok(())
 }
 
-/// What to say of far folders that lie beneath none that the daemon exports. Links over there may lead to one all the
-/// same, so it is a warning.
+/// What to say of far folders that lie beneath none that the daemon exports. Links over there may
+/// lead to one all the same, so it is a warning.
 fn not_exported(forward: &[u8], exports: &[u8]) -> Vec<String> {
     let exports: Vec<&Path> = exports
         .split(|byte| *byte == 0)
@@ -186,8 +188,8 @@ fn not_exported(forward: &[u8], exports: &[u8]) -> Vec<String> {
         .filter(|folder| !exports.iter().any(|export| folder.starts_with(export)))
         .map(|folder| {
             format!(
-                "the daemon exports {shown}: files in {} will be refused (EACCES) unless links lead there; the daemon's \
-                 operator can add --export {}",
+                "the daemon exports {shown}: files in {} will be refused (EACCES) unless links lead there; \
+                 the daemon's operator can add --export {}",
                 folder.display(),
                 folder.display()
             )

@@ -85,7 +85,8 @@ pub(crate) fn run(arguments: &Verify) -> Result<Done> {
         bad => Err(Error::new(
             ErrorKind::Corrupt,
             format!(
-                "{}: {bad} frames did not match their checksums and were dropped; the next read fetches them anew",
+                "{}: {bad} frames did not match their checksums and were dropped; the next read fetches them \
+                 anew",
                 arguments.dataset.display()
             ),
         )),

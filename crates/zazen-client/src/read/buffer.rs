@@ -104,7 +104,8 @@ impl Pool {
                     Error::new(
                         ErrorKind::TooLarge,
                         format!(
-                            "there is no memory for its {length} bytes; cut it into smaller frames, or read the file in parts"
+                            "there is no memory for its {length} bytes; cut it into smaller frames, or read \
+                             the file in parts"
                         ),
                     )
                 })?

@@ -183,7 +183,7 @@ fn feed_direct(
             }
         }
         if let Some(record) = &access.record {
-            record.direct(&some, retry.is_some());
+            record.direct(some.iter().copied(), retry.is_some());
         }
         pipeline.feed(some.into_iter().map(Task::Direct));
     }

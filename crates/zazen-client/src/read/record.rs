@@ -5,7 +5,7 @@
 //! for each group of frames that the consumer takes at once, sums, and run sets of the other
 //! frames. A record that cannot be kept is lost without a word: it is no result.
 
-use super::outcome::Outcome;
+use super::outcome::{Got, Outcome};
 use crate::cluster::{Remote, Target};
 use crate::record_folder;
 use std::collections::{BTreeMap, VecDeque};
@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use zazen_core::RunSet;
+use zazen_env::fork::Mine;
 use zazen_frames::absence::Absence;
 use zazen_frames::messages::Delivery;
 use zazen_frames::scan_record::{Absent, Part, RECORD_BYTES_MAX, ScanNotes, ScanRecord};
@@ -51,8 +52,24 @@ pub(crate) struct Waits {
     pub reading: Duration,
 }
 
-/// The record of one scan in the making.
+/// A frame that the consumer took.
+pub(crate) struct Taken {
+    pub number: u64,
+    /// How it came, its bytes, and whether its cached copy was bad; `None` if it could not be read.
+    pub read: Option<(Option<Delivery>, u64, bool)>,
+}
+
+impl Taken {
+    pub(crate) fn of_outcome(outcome: &Outcome) -> Taken {
+        let read = |got: &Got| (got.delivery, got.buffer.bytes().len() as u64, got.mended);
+        Taken { number: outcome.number, read: outcome.got.as_ref().ok().map(read) }
+    }
+}
+
+/// The record of one scan in the making, or of the random access to a dataset.
 pub(crate) struct Recorder {
+    /// In a forked child, a thread that does not exist there may hold the lock.
+    mine: Mine,
     facts: Facts,
     began: Instant,
     done: AtomicBool,
@@ -64,6 +81,10 @@ struct Inner {
     /// The consumer's waits.
     daemon: Duration,
     backing: Duration,
+    /// For frames that the daemon brings, from another node or from the backing store.
+    brought: Duration,
+    /// What the daemon took for those from other nodes, and for the rest, in nanoseconds.
+    brought_ns: (u64, u64),
     /// Disk and checksum.
     near: Duration,
     /// Bytes that were checked while the consumer waited.
@@ -77,77 +98,141 @@ struct Inner {
     /// Noted by this end.
     own: BTreeMap<Absence, RunSet>,
     rate: (u64, u64),
+    /// Of random access: which frames the daemon brought, and how long after the first call the
+    /// last one ended.
+    asked: RunSet,
+    ended: Option<Duration>,
+}
+
+impl Inner {
+    fn waited(&self) -> Duration {
+        self.daemon + self.backing + self.brought + self.near
+    }
+
+    /// The waits for other nodes, and for the backing store.
+    fn far_waits(&self) -> (Duration, Duration) {
+        let (peer, store) = self.brought_ns;
+        let share = peer as f64 / (peer.saturating_add(store)).max(1) as f64;
+        let from_peers = self.brought.mul_f64(share);
+        (from_peers, self.backing + self.brought.saturating_sub(from_peers))
+    }
+
+    /// Adds frames that came after these waits. Which of them the daemon brought.
+    fn take(&mut self, waits: Waits, taken: impl Iterator<Item = Taken>) -> Vec<u64> {
+        // Bytes by who is waited for; a frame costs something even if it is empty.
+        let (mut near, mut far, mut brought, mut failed) = (0u64, 0u64, Vec::new(), 0u64);
+        for Taken { number, read } in taken {
+            let Some((delivery, bytes, mended)) = read else {
+                failed += 1;
+                continue;
+            };
+            match delivery {
+                Some(Delivery::Native | Delivery::Alien) if !mended => {
+                    near += bytes + 1;
+                    self.near_frames += 1;
+                    self.near_bytes += bytes;
+                    continue;
+                }
+                Some(Delivery::Native | Delivery::Alien) => {
+                    self.own.entry(Absence::Corrupt).or_default().insert(number);
+                    far += bytes + 1;
+                }
+                Some(Delivery::Fetched | Delivery::Inline | Delivery::Failed) => {
+                    near += bytes + 1;
+                    brought.push(number);
+                }
+                Some(Delivery::ReadThrough) => {
+                    far += bytes + 1;
+                    brought.push(number);
+                }
+                None => far += bytes + 1,
+            }
+            self.far_frames += 1;
+            self.far_bytes += bytes;
+        }
+        self.failed += failed;
+        match brought.len() as u64 + failed {
+            0 => self.daemon += waits.feeder,
+            _ => self.brought += waits.feeder,
+        }
+        if !waits.reading.is_zero() {
+            let share = far as f64 / (near + far).max(1) as f64;
+            let from_store = waits.reading.mul_f64(share);
+            self.backing += from_store;
+            self.near += waits.reading.saturating_sub(from_store);
+            self.near_bytes_waited += near;
+        }
+        brought
+    }
+
+    /// Frames that were brought, and for which the daemon gave no reason.
+    fn without_reason(&self) -> RunSet {
+        let told = self.absent.iter().map(|absent| &absent.set).chain(self.own.values());
+        told.fold(self.asked.clone(), |rest, set| rest.difference(set))
+    }
 }
 
 impl Recorder {
     /// A scan that began at `began`. `None` if the user wants no records (`$ZAZEN_RECORDS` is
     /// `off`).
     pub(crate) fn begin(facts: Facts, began: Instant) -> Option<Recorder> {
+        Recorder::new(facts, began, began.elapsed())
+    }
+
+    /// Random access whose first call began at `began`. [`Recorder::took_at_random`] adds each
+    /// call, the first one too.
+    pub(crate) fn begin_random(facts: Facts, began: Instant) -> Option<Recorder> {
+        Recorder::new(facts, began, Duration::ZERO)
+    }
+
+    fn new(facts: Facts, began: Instant, daemon: Duration) -> Option<Recorder> {
         let off = std::env::var_os("ZAZEN_RECORDS").is_some_and(|value| value == "off");
-        let inner = Inner { daemon: began.elapsed(), ..Inner::default() };
-        (!off).then(|| Recorder { facts, began, done: AtomicBool::new(false), inner: Mutex::new(inner) })
+        let inner = Inner { daemon, ..Inner::default() };
+        let (mine, done) = (Mine::of_this_process(), AtomicBool::new(false));
+        (!off).then(|| Recorder { mine, facts, began, done, inner: Mutex::new(inner) })
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The consumer took `outcomes` after these waits.
-    pub(crate) fn took(&self, waits: Waits, outcomes: &VecDeque<Outcome>) {
+    /// A call of random access, which began at `began` and has ended, gave `taken`. The frames
+    /// `direct` of them were read without the daemon, which was `lost` or never there.
+    pub(crate) fn took_at_random(
+        &self,
+        began: Instant,
+        asking: Duration,
+        taken: impl Iterator<Item = Taken>,
+        direct: &RunSet,
+        lost: bool,
+    ) {
+        let reading = began.elapsed().saturating_sub(asking);
+        if !direct.is_empty() {
+            self.direct(direct.iter(), lost);
+        }
         let mut inner = self.inner();
-        // Bytes by who is waited for; a frame costs something even if it is empty.
-        let (mut near, mut far, mut brought) = (0u64, 0u64, 0u64);
-        for outcome in outcomes {
-            let Ok(got) = &outcome.got else {
-                inner.failed += 1;
-                brought += 1;
-                continue;
-            };
-            let bytes = got.buffer.bytes().len() as u64;
-            match got.delivery {
-                Some(Delivery::Native | Delivery::Alien) if !got.mended => {
-                    near += bytes + 1;
-                    inner.near_frames += 1;
-                    inner.near_bytes += bytes;
-                    continue;
-                }
-                Some(Delivery::Native | Delivery::Alien) => {
-                    inner.own.entry(Absence::Corrupt).or_default().insert(outcome.number);
-                    far += bytes + 1;
-                }
-                Some(Delivery::Fetched | Delivery::Inline | Delivery::Failed) => {
-                    near += bytes + 1;
-                    brought += 1;
-                }
-                Some(Delivery::ReadThrough) => {
-                    far += bytes + 1;
-                    brought += 1;
-                }
-                None => far += bytes + 1,
-            }
-            inner.far_frames += 1;
-            inner.far_bytes += bytes;
-        }
-        match brought {
-            0 => inner.daemon += waits.feeder,
-            _ => inner.backing += waits.feeder,
-        }
-        if !waits.reading.is_zero() {
-            let share = far as f64 / (near + far).max(1) as f64;
-            let from_store = waits.reading.mul_f64(share);
-            inner.backing += from_store;
-            inner.near += waits.reading.saturating_sub(from_store);
-            inner.near_bytes_waited += near;
+        let brought = inner.take(Waits { feeder: asking, reading }, taken);
+        let ended = began.saturating_duration_since(self.began) + asking + reading;
+        inner.ended = inner.ended.max(Some(ended));
+        if inner.asked.heap_bytes() < RECORD_BYTES_MAX {
+            brought.into_iter().for_each(|number| {
+                inner.asked.insert(number);
+            });
         }
     }
 
+    /// The consumer took `outcomes` after these waits.
+    pub(crate) fn took(&self, waits: Waits, outcomes: &VecDeque<Outcome>) {
+        self.inner().take(waits, outcomes.iter().map(Taken::of_outcome));
+    }
+
     /// The frames of `numbers` are read without the daemon.
-    pub(crate) fn direct(&self, numbers: &[u64], lost: bool) {
+    pub(crate) fn direct(&self, numbers: impl Iterator<Item = u64>, lost: bool) {
         let why = if lost { Absence::NodeDead } else { self.facts.without };
         let mut inner = self.inner();
         let set = inner.own.entry(why).or_default();
-        numbers.iter().for_each(|number| {
-            set.insert(*number);
+        numbers.for_each(|number| {
+            set.insert(number);
         });
     }
 
@@ -155,6 +240,7 @@ impl Recorder {
     pub(crate) fn told(&self, notes: ScanNotes) {
         let mut inner = self.inner();
         inner.rate = (notes.store_rate, notes.store_rate_best);
+        inner.brought_ns = (notes.peer_ns, notes.store_ns);
         inner.absent.extend(notes.absent);
     }
 
@@ -164,6 +250,30 @@ impl Recorder {
         if self.done.swap(true, Ordering::Relaxed) || !self.is_worth_keeping(self.began.elapsed()) {
             return;
         }
+        self.keep(daemon, whole);
+    }
+
+    /// Random access has ended. `notes` asks the daemon why frames were not cached, and is asked
+    /// only if the program waited so long that a record is worth it. A forked child leaves the
+    /// record to its parent.
+    pub(crate) fn finish_random(&self, daemon: Option<&Target>, notes: impl FnOnce() -> Option<ScanNotes>) {
+        if !self.mine.is_mine() {
+            return;
+        }
+        let (waited, is_far) = {
+            let inner = self.inner();
+            (inner.waited(), !inner.asked.is_empty())
+        };
+        if waited < WALL_MIN || self.done.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if let Some(notes) = is_far.then(notes).flatten() {
+            self.told(notes);
+        }
+        self.keep(daemon, true);
+    }
+
+    fn keep(&self, daemon: Option<&Target>, whole: bool) {
         let record = self.record(whole);
         let kept = daemon.is_some_and(|target| match keep_at(target, &record) {
             Ok(()) => true,
@@ -189,16 +299,17 @@ impl Recorder {
     fn record(&self, whole: bool) -> ScanRecord {
         let inner = self.inner();
         let agreed = self.facts.agreed.map_or(Duration::ZERO, |(agreed, ..)| agreed);
-        let wall = agreed + self.began.elapsed();
+        let wall = agreed + inner.ended.unwrap_or_else(|| self.began.elapsed());
         let checked = inner.near_bytes_waited as f64 * checksum_ns_per_byte();
         let checked = Duration::from_nanos(checked as u64).min(inner.near.mul_f64(CHECKSUM_SHARE_MAX));
-        let waited = agreed + inner.daemon + inner.backing + inner.near;
+        let waited = agreed + inner.waited();
+        let (peer, backing) = inner.far_waits();
         let spent = |part| match part {
             Part::Assign => agreed,
             Part::Daemon => inner.daemon,
             Part::Disk => inner.near - checked,
-            Part::Peer => Duration::ZERO,
-            Part::Backing => inner.backing,
+            Part::Peer => peer,
+            Part::Backing => backing,
             Part::Checksum => checked,
             Part::Consumer => wall.saturating_sub(waited),
         };
@@ -206,7 +317,9 @@ impl Recorder {
             Some((_, rank, ranks)) => (rank, ranks),
             None => launched(),
         };
-        let own = inner.own.iter().filter(|(_, set)| !set.is_empty()).map(|(why, set)| Absent {
+        let unexplained = inner.without_reason();
+        let own = inner.own.iter().chain([(&Absence::NeverHere, &unexplained)]);
+        let own = own.filter(|(_, set)| !set.is_empty()).map(|(why, set)| Absent {
             why: *why,
             at_ms: 0,
             wanted: String::new(),
@@ -292,11 +405,43 @@ mod tests {
             without: Absence::NoDaemon,
         };
         Recorder {
+            mine: Mine::of_this_process(),
             facts,
             began: Instant::now(),
             done: AtomicBool::new(false),
             inner: Mutex::new(Inner::default()),
         }
+    }
+
+    #[test]
+    fn what_the_daemon_brings_is_divided_as_it_says() {
+        let recorder = recorder(None);
+        let (asking, began) = (Duration::from_millis(80), Instant::now());
+        let taken = [(1, Delivery::Native), (2, Delivery::Fetched), (3, Delivery::Fetched)];
+        let taken = taken.map(|(number, how)| Taken { number, read: Some((Some(how), 100, false)) });
+        recorder.took_at_random(began, asking, taken.into_iter(), &RunSet::new(), false);
+        let evicted = Absent {
+            why: Absence::Evicted,
+            at_ms: 7,
+            wanted: String::new(),
+            count: 1,
+            set: RunSet::range(3, 3),
+        };
+        recorder.told(ScanNotes {
+            absent: vec![evicted.clone()],
+            store_rate: 0,
+            store_rate_best: 0,
+            peer_ns: 3,
+            store_ns: 1,
+        });
+        let record = recorder.record(true);
+        assert_eq!(record.spent(Part::Peer), 60_000_000);
+        assert_eq!(record.spent(Part::Backing), 20_000_000);
+        assert_eq!(record.spent_ns.iter().sum::<u64>(), record.wall_ns.max(80_000_000));
+        assert_eq!((record.near_frames, record.far_frames), (1, 2));
+        let reasons: Vec<_> = record.absent.iter().map(|absent| (absent.why, absent.set.clone())).collect();
+        let never = (Absence::NeverHere, RunSet::range(2, 2));
+        assert_eq!(reasons, [(Absence::Evicted, evicted.set), never], "each frame has one reason");
     }
 
     #[test]

@@ -22,7 +22,8 @@ impl Dataset {
             self.direct()?;
         }
         let advised = self.advised();
-        let record = Recorder::begin(self.facts(), began).map(Arc::new);
+        let agreed = self.agreed.take();
+        let record = Recorder::begin(self.facts(agreed), began).map(Arc::new);
         let (direct_spec, direct, path) = (self.direct_spec.clone(), self.direct.clone(), self.path.clone());
         let options = ReadOptions { memory_max: (options.memory_max / 2).max(1), ..options.clone() };
         let kept = record.clone().map(|record| (record, daemon.as_ref().map(|spec| spec.target.clone())));

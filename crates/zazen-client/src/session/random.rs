@@ -6,8 +6,11 @@
 
 use super::{Dataset, Local};
 use crate::cluster::Batch;
-use crate::read::{Access, Frame, FrameReader, Got, Job, Pool, ReadOptions, SMALL, jobs_of, read_all};
+use crate::read::{
+    Access, Frame, FrameReader, Got, Job, Pool, ReadOptions, Recorder, SMALL, Taken, jobs_of, read_all,
+};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use zazen_core::{Error, ErrorKind, FrameNo, Result, RunSet};
 
 /// The most frames of one call. For more there is [`Dataset::frames`], whose memory is bounded.
@@ -39,19 +42,36 @@ impl Dataset {
             return Err(Error::new(ErrorKind::TooLarge, text));
         }
         numbers.iter().try_for_each(|number| FrameNo::new(*number).map(drop))?;
-        let mut found = Found::new(numbers);
-        self.read_cached(&mut found)?;
+        let began = Instant::now();
+        let (mut found, mut asking) = (Found::new(numbers), Duration::ZERO);
+        self.read_cached(&mut found, &mut asking)?;
+        let direct = if found.left > 0 { found.missing() } else { RunSet::new() };
         if found.left > 0 {
             self.read_rest(&mut found)?;
         }
+        self.note(began, asking, &found, &direct);
         Ok(found.in_order(numbers))
     }
 
-    /// Reads what the daemon gives; leaves the rest if it stops.
-    fn read_cached(&mut self, found: &mut Found) -> Result<()> {
+    /// Adds a call to the record of this dataset's random access, for `zazen explain`.
+    fn note(&mut self, began: Instant, asking: Duration, found: &Found, direct: &RunSet) {
+        if self.reads.is_none() {
+            self.reads = Some(Recorder::begin_random(self.facts(None), began));
+        }
+        if let Some(Some(reads)) = &self.reads {
+            reads.took_at_random(began, asking, found.taken(), direct, self.lost.is_some());
+        }
+    }
+
+    /// Reads what the daemon gives; leaves the rest if it stops. `asking`: how long it was waited
+    /// for.
+    fn read_cached(&mut self, found: &mut Found, asking: &mut Duration) -> Result<()> {
         while found.left > 0 {
             let set = found.missing();
-            let jobs = self.with_daemon(|local| ask(local, &set))?;
+            let began = Instant::now();
+            let jobs = self.with_daemon(|local| ask(local, &set));
+            *asking += began.elapsed();
+            let jobs = jobs?;
             let Some((jobs, is_stopping)) = jobs else { return Ok(()) };
             let mut good = Vec::with_capacity(jobs.len());
             let access = self.near()?;
@@ -182,6 +202,15 @@ impl Found {
         while let Some((number, outcome)) = reader.next_numbered() {
             self.put(number, outcome);
         }
+    }
+
+    /// What came of each number, for the record.
+    fn taken(&self) -> impl Iterator<Item = Taken> {
+        self.numbers.iter().zip(&self.outcomes).map(|(number, outcome)| {
+            let frame = outcome.as_ref().and_then(|outcome| outcome.as_ref().ok());
+            let read = frame.map(|frame| (frame.delivery, frame.bytes().len() as u64, frame.mended));
+            Taken { number: *number, read }
+        })
     }
 
     fn in_order(mut self, asked: &[u64]) -> Vec<Outcome> {

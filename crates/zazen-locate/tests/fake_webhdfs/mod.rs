@@ -1,5 +1,6 @@
 //! A small stand-in for a name node's web interface. It is no HDFS: it answers
-//! GETFILEBLOCKLOCATIONS from a table, in the form that Hadoop 3.4 answers.
+//! GETFILEBLOCKLOCATIONS from a table, in the form that Hadoop 3.4 answers. For files in folders
+//! named `two`, it names two data nodes: one where nobody listens, and then itself.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -74,10 +75,23 @@ fn serve(stream: TcpStream, answers: &[(String, String)], note: &Mutex<Vec<Strin
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let known =
             answers.iter().find(|(known, _)| known == path && query.starts_with("op=GETFILEBLOCKLOCATIONS"));
+        let here = writer.local_addr().unwrap().port();
+        let far = "{\"Location\": \"http://127.0.0.1:1/bytes\"}";
+        let near = format!("{{\"Location\": \"http://localhost:{here}/webhdfs/v1/bytes{path}\"}}");
+        let is_open = path.contains("/two/") && query.starts_with("op=OPEN");
         let (status, body) = match known {
+            None if path.starts_with("/bytes") && path.ends_with(".csv") => {
+                ("200 OK", "time,file\n0,a.vtu\n")
+            }
+            None if path.starts_with("/bytes") => ("200 OK", "bytes"),
+            None if is_open && query.contains("excludedatanodes=127.0.0.1,localhost") => {
+                ("403 Forbidden", "no data node is left")
+            }
+            None if is_open && query.contains("excludedatanodes=127.0.0.1") => ("200 OK", near.as_str()),
+            None if is_open => ("200 OK", far),
             Some((_, body)) => ("200 OK", body.as_str()),
             None if path.starts_with("/broken/json") => ("200 OK", "{\"FileStatus\":{}}"),
-            None if path.starts_with("/broken/status") => ("500 Internal Server Error", "no class"),
+            None if path.contains("/broken/status") => ("500 Internal Server Error", "no class"),
             None if path.starts_with("/broken/cut") => {
                 writer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{").unwrap();
                 return;

@@ -218,18 +218,18 @@ impl<T: Tables> Node<T> {
             return;
         }
         let member = self.shared.map.member(envelope.from);
-        // A number belongs to one key for good.
-        if member.is_some_and(|member| member.key != 0 && member.key != envelope.key) {
-            return;
-        }
-        if envelope.epoch > self.shared.map.epoch {
+        // A number belongs to one key for good. A first node whose disk was replaced thinks that it
+        // has the number of the node before it. It asks for a lease by its key, and is told its own
+        // number.
+        let is_other = member.is_some_and(|member| member.key != 0 && member.key != envelope.key);
+        if envelope.epoch > self.shared.map.epoch && !is_other {
             self.renews_ns = self.renews_ns.min(self.shared.now_ns + self.shared.config.timing.retry_ns / 4);
         }
         let from = Sender { node: envelope.from, life: envelope.incarnation };
         for message in &envelope.messages {
             if let Message::Renew(renew) = message {
                 self.with_steward(|steward, now_ns, wishes| steward.renew(&envelope, renew, now_ns, wishes));
-            } else {
+            } else if !is_other {
                 self.hear(&from, message.clone());
             }
         }
@@ -340,7 +340,11 @@ impl<T: Tables> Node<T> {
         let old = std::mem::replace(&mut self.shared.map, map);
         let Shared { key, incarnation, .. } = self.shared;
         if let Some(member) = self.shared.map.by_key(key) {
-            self.shared.me = member.node;
+            let before = std::mem::replace(&mut self.shared.me, member.node);
+            if before.0 != 0 && before != member.node && self.steward.take().is_some() {
+                // It was a steward in the place of another node.
+                self.shared.out.push(Action::Remove { file: File::Steward });
+            }
             let (life, is_in) = (member.incarnation, member.is_in());
             // The folder was put back to an earlier state, or this life ended.
             if life > incarnation || life == incarnation && !is_in {
@@ -423,8 +427,11 @@ impl<T: Tables> Node<T> {
         let spare: Vec<PartitionNo> =
             self.replicas.values().filter(spare).map(|replica| replica.partition).collect();
         for partition in spare {
-            self.replicas.remove(&partition);
+            let replica = self.replicas.remove(&partition);
             self.shared.out.push(Action::Remove { file: File::Snapshot(partition) });
+            if replica.is_some_and(|replica| replica.marked) {
+                self.shared.out.push(Action::Remove { file: File::Damaged(partition) });
+            }
         }
     }
 
@@ -452,6 +459,9 @@ impl<T: Tables> Node<T> {
                 }
                 self.opening.remove(&partition);
                 self.shorten_log();
+            }
+            Task::Damaged(partition) => {
+                self.opening.remove(&partition);
             }
         }
         self.settle();

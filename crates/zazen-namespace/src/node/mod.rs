@@ -170,6 +170,9 @@ pub enum File {
     Steward,
     /// A partition as of some record.
     Snapshot(PartitionNo),
+    /// Says that records of a partition are lost here: it answers nobody, in later lives too,
+    /// until it has a snapshot of another node.
+    Damaged(PartitionNo),
     /// A segment of the log.
     Segment(u64),
 }
@@ -181,6 +184,7 @@ impl File {
             File::Identity => "identity".to_owned(),
             File::Steward => "steward".to_owned(),
             File::Snapshot(partition) => format!("partition-{partition}"),
+            File::Damaged(partition) => format!("damaged-{partition}"),
             File::Segment(number) => format!("log-{number}"),
         }
     }
@@ -191,6 +195,7 @@ impl File {
             None if name == "identity" => File::Identity,
             None if name == "steward" => File::Steward,
             Some(("partition", number)) => File::Snapshot(PartitionNo(number.parse().ok()?)),
+            Some(("damaged", number)) => File::Damaged(PartitionNo(number.parse().ok()?)),
             Some(("log", number)) => File::Segment(number.parse().ok()?),
             _ => return None,
         };

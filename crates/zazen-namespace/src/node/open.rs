@@ -13,6 +13,9 @@ use crate::{Incarnation, NodeNo, PartitionNo};
 use std::collections::{BTreeMap, BTreeSet};
 use zazen_core::{Error, ErrorKind, Result};
 
+/// What the file of a damaged partition says, for people.
+const DAMAGED: &[u8] = b"Records of this partition are lost on this disk. Do not remove this file.\n";
+
 /// How a node begins.
 #[derive(Clone, Debug)]
 pub enum Start {
@@ -153,6 +156,13 @@ impl<T: Tables> Node<T> {
             });
             self.replicas.insert(partition, replica);
         }
+        for file in files.files.keys() {
+            let File::Damaged(partition) = *file else { continue };
+            match self.replicas.get_mut(&partition) {
+                Some(replica) => (replica.damaged, replica.marked) = (true, true),
+                None => self.shared.out.push(super::Action::Remove { file: *file }),
+            }
+        }
         let segments = || {
             files.files.iter().filter_map(|(file, bytes)| match file {
                 File::Segment(number) => Some((*number, bytes)),
@@ -190,6 +200,12 @@ impl<T: Tables> Node<T> {
             }
             replica.fence = replica.last.epoch;
             if replica.damaged {
+                // The log of later lives does not tell it.
+                if !std::mem::replace(&mut replica.marked, true) {
+                    let file = File::Damaged(replica.partition);
+                    self.shared.put(file, DAMAGED.to_vec(), Task::Damaged(replica.partition));
+                    self.opening.insert(replica.partition);
+                }
                 continue;
             }
             if replica.last != replica.snapshot {

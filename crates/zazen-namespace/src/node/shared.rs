@@ -22,6 +22,8 @@ pub(crate) enum Task {
     Ballot(u64, Box<crate::peer::Ballot>),
     /// A partition up to a record.
     Snapshot(PartitionNo, Position),
+    /// That a partition is damaged.
+    Damaged(PartitionNo),
 }
 
 /// The log of a node.

@@ -141,6 +141,10 @@ impl<T: Tables> Replica<T> {
         self.snapshotting = false;
         self.snapshot = self.snapshot.max(position);
         let partition = self.partition;
+        if self.marked && !self.damaged {
+            self.marked = false;
+            shared.out.push(crate::node::Action::Remove { file: File::Damaged(partition) });
+        }
         if let Role::Backup(backup) = &mut self.role
             && std::mem::take(&mut backup.installing)
         {

@@ -76,6 +76,7 @@ fn a_daemons_replay_of_the_records_gives_the_same_tables() {
             target: Vec::new(),
             open: None,
             exclusive: true,
+            copies: 0,
         };
         let request = Request {
             client: 1,

@@ -148,10 +148,16 @@ fn variables(code: &mut Code, param: &Param) {
         (true, _) => format!("uint64_t b_{name} = 0; /* bytes */"),
         (_, false) => format!("uint64_t n_{name} = 0, b_{name} = 0; /* elements, bytes */"),
         (_, true) if param.shape == Shape::Arr => {
-            format!("uint64_t n_{name} = 0, b_{name} = 0, m_{name} = 0; /* elements, bytes, bytes that come back */")
+            format!(
+                "uint64_t n_{name} = 0, b_{name} = 0, m_{name} = 0; /* elements, bytes, bytes that come \
+                     back */"
+            )
         }
         (_, true) if param.shape == Shape::Arr2d => {
-            format!("uint64_t n_{name} = 0, b_{name} = 0, k_{name} = 0; /* lines, bytes, lines that come back */")
+            format!(
+                "uint64_t n_{name} = 0, b_{name} = 0, k_{name} = 0; /* lines, bytes, lines that come back \
+                     */"
+            )
         }
         (_, true) => format!("uint64_t n_{name} = 0, b_{name} = 0; /* elements, bytes */"),
     });
@@ -308,7 +314,8 @@ fn segments(code: &mut Code, function: &Function) {
     if function.has_lines() {
         // The cast is for those who compile their client as C++.
         code.line(
-            "segments = (struct zazen_segment *)calloc((size_t)(tail_max + in_max + out_max + 1), sizeof *segments);",
+            "segments = (struct zazen_segment *)calloc((size_t)(tail_max + in_max + out_max + 1), sizeof \
+             *segments);",
         );
         code.line("ZAZEN_NEED(segments != NULL, ZAZEN_CALL_NO_MEMORY);");
         code.line("tail = segments;");
@@ -328,7 +335,8 @@ fn segments(code: &mut Code, function: &Function) {
             each_line(code, function, param, "tail[c.tail_count++]");
         } else {
             code.line(format!(
-                "tail[c.tail_count++] = (struct zazen_segment){{(void *)(uintptr_t)a_{name}, q.s_{name}.bytes}};"
+                "tail[c.tail_count++] = (struct zazen_segment){{(void *)(uintptr_t)a_{name}, \
+                 q.s_{name}.bytes}};"
             ));
         }
     }
@@ -381,7 +389,8 @@ fn send(code: &mut Code, interface: &Interface, function: &Function) {
     }
     let name = &interface.name;
     code.line(format!(
-        "ZAZEN_TRY(zazen_stub_call(__atomic_load_n(&{name}_connection, __ATOMIC_ACQUIRE), &{name}_service, &c));"
+        "ZAZEN_TRY(zazen_stub_call(__atomic_load_n(&{name}_connection, __ATOMIC_ACQUIRE), &{name}_service, \
+         &c));"
     ));
 }
 

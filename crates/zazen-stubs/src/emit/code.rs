@@ -77,6 +77,7 @@ pub struct File {
 pub(super) fn banner(interface: &Interface, file: &str, what: &str) -> String {
     let header = &interface.file_name;
     format!(
-        "/* {file}: {what}.\n *\n * Generated from {header} by `zazen plugin generate`: do not edit; edit {header}.\n */\n"
+        "/* {file}: {what}.\n *\n * Generated from {header} by `zazen plugin generate`: do not edit; edit \
+         {header}.\n */\n"
     )
 }

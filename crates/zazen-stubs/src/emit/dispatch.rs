@@ -31,7 +31,8 @@ pub(crate) fn text(interface: &Interface, schema: &str) -> String {
             for hook in ["allocate", "release"] {
                 let weak = if hook == "release" { ", weak" } else { "" };
                 code.line(format!(
-                    "extern __typeof__({f}_{hook}_cb) {f}_{hook}_cb __attribute__((visibility(\"hidden\"){weak}));"
+                    "extern __typeof__({f}_{hook}_cb) {f}_{hook}_cb \
+                     __attribute__((visibility(\"hidden\"){weak}));"
                 ));
             }
         }
@@ -338,7 +339,8 @@ fn move_segments(code: &mut Code, function: &Function) {
         let mut step = |what: &str, is: fn(Direction) -> bool, pointer: &str| {
             let at = position(is, index);
             code.line(format!(
-                "ZAZEN_TRY(zazen_call_{what}(call, (uint32_t)({at}{plus}), {bytes}, _Alignof({element}), {pointer}));"
+                "ZAZEN_TRY(zazen_call_{what}(call, (uint32_t)({at}{plus}), {bytes}, _Alignof({element}), \
+                 {pointer}));"
             ));
         };
         if param.direction.is_out() {
@@ -353,7 +355,8 @@ fn move_segments(code: &mut Code, function: &Function) {
                 code.line(format!("ZAZEN_NEED(p_{name} != NULL || b_{name} == 0, ZAZEN_CALL_NO_MEMORY);"));
                 code.line(format!("allocated = p_{name} != NULL;"));
                 code.line(format!(
-                    "ZAZEN_TRY(zazen_call_receive(call, (uint32_t)({}), {bytes}, _Alignof({element}), {pointer}));",
+                    "ZAZEN_TRY(zazen_call_receive(call, (uint32_t)({}), {bytes}, _Alignof({element}), \
+                     {pointer}));",
                     position(Direction::is_in, index)
                 ));
             } else {
@@ -534,7 +537,8 @@ fn send_segments(code: &mut Code, function: &Function) {
         if param.shape == Shape::Arr2d {
             code.line(format!("for (uint64_t i = 0; i < n_{name}; i++)"));
             code.line(format!(
-                "    ZAZEN_TRY(call->ops->send(call, (uint32_t)({single}{earlier} + i), l_{name}[i].pointer, l_{name}[i].bytes));"
+                "    ZAZEN_TRY(call->ops->send(call, (uint32_t)({single}{earlier} + i), l_{name}[i].pointer, \
+                 l_{name}[i].bytes));"
             ));
             earlier.push_str(&format!(" + n_{name}"));
             continue;
@@ -648,7 +652,8 @@ fn init(code: &mut Code, init: Option<&str>) {
         code.line(format!("    {}{end}", is(form)));
     }
     code.line(format!(
-        "    \"INIT={init} must be void or int of (int nproc) or (void), or int of (const struct zazen_host *)\");"
+        "    \"INIT={init} must be void or int of (int nproc) or (void), or int of (const struct zazen_host \
+         *)\");"
     ));
     for (form, call) in forms {
         code.line(format!("if ({})", is(form)));

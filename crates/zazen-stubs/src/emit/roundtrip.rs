@@ -231,8 +231,8 @@ fn fill_object(code: &mut Code, function: &Function, param: &Param) {
     let (name, c) = (&param.name, param.ty.base.c());
     if let Some(kind) = &param.handle {
         code.line(format!(
-            "ZAZEN_SAME(zazen_loopback_handle_enter(connection, \"{kind}\", (int64_t)zazen_below(g, 1000), &h_{name}) == 0, \
-             \"handle\");"
+            "ZAZEN_SAME(zazen_loopback_handle_enter(connection, \"{kind}\", (int64_t)zazen_below(g, 1000), \
+             &h_{name}) == 0, \"handle\");"
         ));
         code.line(format!("a_{name} = ({c})h_{name};"));
     } else if param.fd {
@@ -256,7 +256,8 @@ fn compare_result(code: &mut Code, function: &Function) {
     if let Some(kind) = &function.handle {
         code.line("int64_t value = -1;");
         code.line(format!(
-            "ZAZEN_SAME(zazen_loopback_handle_value(connection, \"{kind}\", (int64_t)result, &value) == 0, \"{f}: handle\");"
+            "ZAZEN_SAME(zazen_loopback_handle_value(connection, \"{kind}\", (int64_t)result, &value) == 0, \
+             \"{f}: handle\");"
         ));
         code.line(format!("ZAZEN_SAME(value == (int64_t)must, \"{f}: what the handle stands for\");"));
     } else if function.fd {
@@ -283,26 +284,31 @@ fn compare(code: &mut Code, function: &Function, param: &Param) {
             code.line("int64_t value;");
             let expected = if param.close { "ZAZEN_CALL_BAD_HANDLE" } else { "ZAZEN_CALL_OK" };
             code.line(format!(
-                "ZAZEN_SAME(zazen_loopback_handle_value(connection, \"{kind}\", h_{name}, &value) == {expected}, \
-                 \"{f}: handle {name}\");"
+                "ZAZEN_SAME(zazen_loopback_handle_value(connection, \"{kind}\", h_{name}, &value) == \
+                 {expected}, \"{f}: handle {name}\");"
             ));
             code.line("}");
         }
         Shape::Obj => {}
         Shape::Ptr if param.fd => {
             code.line(format!(
-                "ZAZEN_SAME(zazen_stub_error() != 0 || *a_{name} == -1 || close(*a_{name}) == 0, \"{f}: descriptor {name}\");"
+                "ZAZEN_SAME(zazen_stub_error() != 0 || *a_{name} == -1 || close(*a_{name}) == 0, \"{f}: \
+                 descriptor {name}\");"
             ));
         }
         Shape::Ptr if param.handle.is_some() => {
             let kind = param.handle.as_deref().unwrap_or("handle");
             code.line("{");
             code.line("int64_t value = -1;");
-            code.line(format!("int32_t found = zazen_loopback_handle_value(connection, \"{kind}\", (int64_t)*a_{name}, &value);"));
+            code.line(format!(
+                "int32_t found = zazen_loopback_handle_value(connection, \"{kind}\", \
+                               (int64_t)*a_{name}, &value);"
+            ));
             // A failed call gives no handle.
             let (c, f) = (param.ty.base.c(), &function.name);
             code.line(format!(
-                "ZAZEN_SAME(found == 0 ? value == (int64_t)*e_{name} : *a_{name} == ({c})-1, \"{f}: handle {name}\");"
+                "ZAZEN_SAME(found == 0 ? value == (int64_t)*e_{name} : *a_{name} == ({c})-1, \"{f}: handle \
+                 {name}\");"
             ));
             code.line("}");
         }

@@ -19,7 +19,8 @@ pub(crate) fn json(interface: &Interface, hash: u64) -> String {
     // Writing to a String can't fail.
     let _ = write!(
         text,
-        "{{\n  \"schema\": 1,\n  \"name\": \"{}\",\n  \"id\": {},\n  \"schema_hash\": \"{hash:016x}\",\n  \"functions\": [\n",
+        "{{\n  \"schema\": 1,\n  \"name\": \"{}\",\n  \"id\": {},\n  \"schema_hash\": \"{hash:016x}\",\n  \
+         \"functions\": [\n",
         interface.name, interface.marker.id
     );
     let functions: Vec<String> =
@@ -41,8 +42,9 @@ fn describe(index: usize, function: &Function) -> String {
         false => layout_json(&layout::reply(function)),
     };
     format!(
-        "    {{\n      \"index\": {index},\n      \"name\": \"{}\",\n      \"result\": \"{}\",\n      \"words\": [{}],\n      \
-         \"params\": {params},\n      \"request\": {},\n      \"reply\": {reply}\n    }}",
+        "    {{\n      \"index\": {index},\n      \"name\": \"{}\",\n      \"result\": \"{}\",\n      \
+         \"words\": [{}],\n      \"params\": {params},\n      \"request\": {},\n      \"reply\": {reply}\n    \
+         }}",
         function.name,
         quote(&function.result.c()),
         words.join(", "),

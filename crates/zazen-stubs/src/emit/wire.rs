@@ -93,8 +93,8 @@ fn types(code: &mut Code, interface: &Interface) {
                     "_Static_assert(_Alignof({c}) <= 8, \"{c} is aligned beyond what messages keep\");"
                 ));
                 code.line(format!(
-                    "_Static_assert(__builtin_classify_type(*({c} *)8) != 5, \"{c} is a pointer: it means nothing at the \
-                     far end\");"
+                    "_Static_assert(__builtin_classify_type(*({c} *)8) != 5, \"{c} is a pointer: it means \
+                     nothing at the far end\");"
                 ));
             }
         }
@@ -162,6 +162,7 @@ fn structure(code: &mut Code, name: &str, layout: &Layout) {
     }
     code.line(format!("_Static_assert(sizeof(struct {name}) == {bytes}, \"size\");"));
     code.line(format!(
-        "_Static_assert(sizeof(struct {name}) <= ZAZEN_FIXED_BYTES_MAX, \"too large for ptr or obj: pass it as arr\");"
+        "_Static_assert(sizeof(struct {name}) <= ZAZEN_FIXED_BYTES_MAX, \"too large for ptr or obj: pass it \
+         as arr\");"
     ));
 }

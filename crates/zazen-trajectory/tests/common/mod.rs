@@ -217,8 +217,8 @@ pub fn text(format: Format, n_atoms: usize, count: usize) -> Sample {
             _ => {
                 let units = if step == 0 { "ITEM: UNITS\nlj\n" } else { "" };
                 format!(
-                    "{units}ITEM: TIMESTEP\n{step}\nITEM: NUMBER OF ATOMS\n{n_atoms}\nITEM: BOX BOUNDS pp pp pp\n0 1\n0 \
-                     1\n0 1\nITEM: ATOMS id x y z\n{atoms}"
+                    "{units}ITEM: TIMESTEP\n{step}\nITEM: NUMBER OF ATOMS\n{n_atoms}\nITEM: BOX BOUNDS pp pp \
+                     pp\n0 1\n0 1\n0 1\nITEM: ATOMS id x y z\n{atoms}"
                 )
             }
         };

@@ -104,6 +104,7 @@ impl World {
                 target: Vec::new(),
                 open: None,
                 exclusive: true,
+                copies: 0,
             }),
             (Asked::Remove, true) => Operation::RemoveDirectory(at_name),
             (Asked::Remove, false) => Operation::Unlink(at_name),

@@ -24,8 +24,8 @@ impl World {
         up && kept && !self.mourns()
     }
 
-    /// Whether a host is lost for good, and the map counts on it still: another loss at this time is
-    /// a second one, which two replicas do not survive.
+    /// Whether a host is lost for good, and the map counts on it still: another loss at this time
+    /// is a second one, which two replicas do not survive.
     pub(crate) fn mourns(&self) -> bool {
         let counts = |node: &NodeNo| {
             self.map().is_some_and(|map| map.member(*node).is_some_and(|member| member.is_in()))

@@ -102,6 +102,28 @@ fn collections_pieces_and_partitions() {
 }
 
 #[test]
+fn pieces_that_share_cells_and_field_data_are_told() {
+    let pvti = r#"<VTKFile type="PImageData"><PImageData WholeExtent="0 8 0 8 0 8" GhostLevel="1">
+        <Piece Extent="0 5 0 8 0 8" Source="a.vti"/><Piece Extent="4 8 0 8 0 8" Source="b.vti"/>
+        </PImageData></VTKFile>"#;
+    let index = read("x.pvti", &[("x.pvti", pvti)]).unwrap();
+    assert_eq!(index.steps[0].covered, BTreeMap::from([(1, vec![[0, 5, 0, 8, 0, 8]])]));
+    let field = r#"<FieldData><Array type="String" Name="title">65 0</Array></FieldData>"#;
+    let vtm = VTM.replace("</VTKFile>", &format!("{field}</VTKFile>"));
+    let series = r#"{"files": [{"name": "a.vtm", "time": 1}]}"#;
+    for index in [
+        read("a.vtm", &[("a.vtm", &vtm)]).unwrap(),
+        read("a.vtm.series", &[("a.vtm.series", series), ("a.vtm", &vtm)]).unwrap(),
+    ] {
+        assert_eq!(one(&index).1, &tree_of_vtm());
+        let told = index.steps[0].field_data.as_ref().unwrap();
+        assert!(told.starts_with(r#"<VTKFile type="PolyData" version="1.0" byte_order="LittleEndian""#));
+        assert!(told.contains(field) && roxmltree::Document::parse(told).is_ok(), "{told}");
+    }
+    assert_eq!(read("ts.vtm", &[("ts.vtm", VTM)]).unwrap().steps[0].field_data, None);
+}
+
+#[test]
 fn a_damaged_index_names_the_place() {
     for cut in [1, 100, 300, VTM.len() - 5] {
         refuse("ts.vtm", &[("ts.vtm", &VTM[..cut])], &["ts.vtm", "no complete XML"]);
@@ -128,7 +150,6 @@ fn a_damaged_index_names_the_place() {
     refuse("a.vtu.series", &[("a.vtu.series", same)], &["the time 1"]);
     refuse("t.csv", &[("t.csv", "a,b\n")], &["time,file"]);
     refuse("t.csv", &[("t.csv", "time,file\nx,a.vtu\n")], &["line 2"]);
-    refuse("t.vtkhdf", &[], &["VTKHDF"]);
     refuse("t.png", &[], &["t.png is neither"]);
 }
 

@@ -1,4 +1,4 @@
-//! SCAN_NOTES, KEEP_RECORD, RECORDS: what `zazen explain` is told.
+//! SCAN_NOTES, READ_NOTES, KEEP_RECORD, RECORDS: what `zazen explain` is told.
 
 use super::scan::local_only;
 use crate::node::Node;
@@ -9,7 +9,7 @@ use zazen_backing::Rights;
 use zazen_call::{Caller, Reply};
 use zazen_core::{Error, ErrorKind, RelPath, Result};
 use zazen_frames::scan_record::{
-    AskNotes, AskRecords, KeptRecord, Part, RECORD_BYTES_MAX, Records, ScanNotes, ScanRecord,
+    AskNotes, AskReadNotes, AskRecords, KeptRecord, Part, RECORD_BYTES_MAX, Records, ScanNotes, ScanRecord,
 };
 use zazen_wire::Message;
 
@@ -20,6 +20,19 @@ pub(super) fn notes(node: &Node, sessions: &Sessions, caller: &Caller, ask: AskN
     local_only(caller)?;
     let scan = sessions.with(caller.connection, |session| session.scan(ask.scan))?;
     Ok(scan.notes(node, caller))
+}
+
+pub(super) fn read_notes(
+    node: &Node,
+    sessions: &Sessions,
+    caller: &Caller,
+    ask: AskReadNotes,
+) -> Result<ScanNotes> {
+    local_only(caller)?;
+    let opened = sessions.with(caller.connection, |session| session.opened(ask.handle))?;
+    opened.check(&node.store)?;
+    let notes = sessions.with(caller.connection, |session| session.take_read_notes(ask.handle));
+    Ok(notes.told(node, caller))
 }
 
 pub(super) fn keep(node: &Node, caller: &Caller, payload: &[u8]) -> Result<Reply> {

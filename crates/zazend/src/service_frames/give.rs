@@ -50,7 +50,7 @@ fn bring(node: &Node, opened: &Opened, source: &Source, number: u64) -> Result<(
     let stops = || opened.stops();
     let whence = Whence::Store { stops: &stops };
     let outcome = fetch(node, opened, source, number, Origin::Alien, &mut file, whence)?;
-    if matches!(outcome, Outcome::Stored(_) | Outcome::Present)
+    if matches!(outcome, Outcome::Stored(_) | Outcome::Given(_) | Outcome::Present)
         && let Some(found) = from_cache(node, opened, &*file, source, number)
     {
         return Ok(found);

@@ -19,7 +19,7 @@ use std::time::Duration;
 use zazen_call::{Call, Caller, Reply, Service};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_frames::messages::{self, frames_fn};
-use zazen_frames::scan_record::{AskNotes, AskRecords};
+use zazen_frames::scan_record::{AskNotes, AskReadNotes, AskRecords};
 use zazen_wire::{Message, service};
 
 /// How long a call for a block waits: the node that asks can read the backing store itself.
@@ -103,6 +103,9 @@ impl Service for FramesService {
             frames_fn::SCAN_NOTES => {
                 explain::notes(node, sessions, caller, AskNotes::decode(payload)?).map(reply)
             }
+            frames_fn::READ_NOTES => {
+                explain::read_notes(node, sessions, caller, AskReadNotes::decode(payload)?).map(reply)
+            }
             frames_fn::KEEP_RECORD => explain::keep(node, caller, payload),
             frames_fn::RECORDS => {
                 explain::records(node, sessions, caller, AskRecords::decode(payload)?).map(reply)
@@ -130,6 +133,7 @@ fn share_of(shares: &AllShares, function: u16) -> Option<(&Arc<Shares>, Duration
         | frames_fn::READ_MANY
         | frames_fn::RECORDS
         | frames_fn::SCAN_NOTES
+        | frames_fn::READ_NOTES
         | frames_fn::DATASETS => Some((&shares.heavy, PATIENCE)),
         frames_fn::GET_BLOCK => Some((&shares.given, PATIENCE_FOR_BLOCKS)),
         _ => None,

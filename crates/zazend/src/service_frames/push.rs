@@ -36,8 +36,8 @@ pub(super) fn push_many(
         return Err(Error::new(
             ErrorKind::InvalidArgument,
             format!(
-                "{count} frames of together {bytes} bytes are announced, {} bytes follow; a message has at most \
-                 {PUSHES_MAX} frames",
+                "{count} frames of together {bytes} bytes are announced, {} bytes follow; a message has at \
+                 most {PUSHES_MAX} frames",
                 call.bulk_bytes
             ),
         ));

@@ -3,7 +3,7 @@
 use super::find_layout::find_layout;
 use crate::node::Node;
 use crate::scan::Scan;
-use crate::session::Sessions;
+use crate::session::{Session, Sessions};
 use std::sync::Arc;
 use zazen_call::{Caller, Reply};
 use zazen_core::{Error, ErrorKind, Result};
@@ -63,10 +63,11 @@ pub(super) fn read_many(
 ) -> Result<Reply> {
     local_only(caller)?;
     node.admit()?;
-    let opened = sessions.with(caller.connection, |session| session.opened(ask.handle))?;
+    let of = |session: &mut Session| Ok((session.opened(ask.handle)?, session.read_notes(ask.handle)));
+    let (opened, notes) = sessions.with(caller.connection, of)?;
     opened.check(&node.store)?;
     // This call has a share already.
     opened.layout().ok();
-    let (scan, _) = Scan::begin(node, &opened, caller, &ask.set);
+    let (scan, _) = Scan::begin_noting(node, &opened, caller, &ask.set, notes);
     Ok(scan.all(node, ask.set.len(), ask.bytes_max))
 }

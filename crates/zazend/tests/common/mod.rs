@@ -1,5 +1,5 @@
-//! A node of one's own: directories for backing store, cache and socket, a daemon in this process, and a client
-//! that speaks the messages directly.
+//! A node of one's own: directories for backing store, cache and socket, a daemon in this process,
+//! and a client that speaks the messages directly.
 
 #![allow(dead_code, unreachable_pub, clippy::print_stdout)]
 
@@ -64,7 +64,8 @@ impl Site {
         Config::assemble(&self.args()).unwrap()
     }
 
-    /// Writes frames `numbers` of dataset `sim`, `length` bytes each, to the backing store; returns its path.
+    /// Writes frames `numbers` of dataset `sim`, `length` bytes each, to the backing store; returns
+    /// its path.
     pub fn dataset(&self, name: &str, numbers: impl IntoIterator<Item = u64>, length: usize) -> String {
         let folder = self.backing.join(name);
         std::fs::create_dir_all(&folder).unwrap();
@@ -247,8 +248,8 @@ impl Client {
     }
 }
 
-/// Runs `work` on a thread that is another user, as the kernel sees it; false (with a reason) where this process
-/// may not become one.
+/// Runs `work` on a thread that is another user, as the kernel sees it; false (with a reason) where
+/// this process may not become one.
 pub fn as_user(uid: u32, work: impl FnOnce() + Send) -> bool {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: only root can act as another user");

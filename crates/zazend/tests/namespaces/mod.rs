@@ -10,14 +10,15 @@ use zazen_namespace_client::Namespace;
 use zazen_testbed::{Daemon, Launch, Site};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_zazend");
-/// How long a namespace may take to begin, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long anything may take that a test waits for, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Daemons of one namespace.
 pub struct Cluster {
+    // Before their folders: a daemon that lives would make files there again.
+    nodes: Vec<Node>,
     dir: tempfile::TempDir,
     site: Site,
-    nodes: Vec<Node>,
 }
 
 struct Node {
@@ -45,7 +46,7 @@ impl Cluster {
         let dir = tempfile::Builder::new().prefix("zns").tempdir_in("/tmp").unwrap();
         let site = Site::make(dir.path()).unwrap();
         let list = dir.path().join("nodes");
-        let mut cluster = Cluster { dir, site, nodes: Vec::new() };
+        let mut cluster = Cluster { nodes: Vec::new(), dir, site };
         for at in 0..nodes {
             let site = cluster.site.node(at);
             let data = cluster.dir.path().join(format!("ns{at}"));
@@ -117,6 +118,12 @@ impl Cluster {
     /// The folder of a node's namespace.
     pub fn data(&self, at: usize) -> &Path {
         &self.nodes[at].data
+    }
+
+    /// Takes away what was on a dead node's disk.
+    pub fn wipe(&self, at: usize) {
+        assert!(self.nodes[at].daemon.is_none(), "node {at} runs");
+        std::fs::remove_dir_all(&self.nodes[at].data).unwrap();
     }
 
     /// A program of a node.

@@ -106,7 +106,8 @@ class Hdfs(Peer):
         return f"{dataset.name}-dealt"
 
     def _on_all_nodes(self, what: str, dataset: Path, *more: object) -> list[str]:
-        """Run the client's `what` for each node's share, on all nodes at once; returns what they print."""
+        """Run the client's `what` for each node's share, on all nodes at once; returns what they
+        print."""
         nodes = self._cluster.nodes
 
         def run(at: int) -> str:

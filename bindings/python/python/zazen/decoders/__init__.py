@@ -6,8 +6,9 @@ A decoder is made from what all frames of a trajectory share, and decodes any of
     positions = numpy.empty((decoder.n_atoms, 3), dtype=numpy.float32)
     frame = decoder.decode(data, positions)
 
-``Source`` has the bytes of a trajectory's frames; ``zazen.mdanalysis`` and ``zazen.mdtraj`` build on both. Bytes
-from outside are never believed: what is no whole frame of ``n_atoms`` atoms raises ``zazen.CorruptError``.
+``Source`` has the bytes of a trajectory's frames; ``zazen.mdanalysis`` and ``zazen.mdtraj`` build
+on both. Bytes from outside are never believed: what is no whole frame of ``n_atoms`` atoms raises
+``zazen.CorruptError``.
 """
 
 from __future__ import annotations
@@ -47,9 +48,10 @@ class Decoder(Protocol):
     def decode(self, data: Buffer, positions, factor: float = 1.0) -> Frame:
         """Decode the frame that ``data`` is.
 
-        ``positions``: C-contiguous float32 array of shape (n_atoms, 3), which gets the positions times
-        ``factor``. It is left as it is if the frame has none (see ``Frame.has_positions``); its content is
-        undefined after an exception. Raises CorruptError if ``data`` is not one whole frame.
+        ``positions``: C-contiguous float32 array of shape (n_atoms, 3), which gets the positions
+        times ``factor``. It is left as it is if the frame has none (see ``Frame.has_positions``);
+        its content is undefined after an exception. Raises CorruptError if ``data`` is not one
+        whole frame.
         """
         ...
 
@@ -57,8 +59,8 @@ class Decoder(Protocol):
 def decoder(format: str, header: Buffer, first_frame: Buffer | None = None) -> Decoder:
     """A decoder for a trajectory of ``format``, one of FORMATS.
 
-    ``header``: the bytes of the file before its first frame (XTC and TRR have none). ``first_frame``: the bytes
-    of frame 0; None if ``header`` goes on with them. Raises KeyError for another format, CorruptError if the
-    bytes are none of this format.
+    ``header``: the bytes of the file before its first frame (XTC and TRR have none).
+    ``first_frame``: the bytes of frame 0; None if ``header`` goes on with them. Raises KeyError for
+    another format, CorruptError if the bytes are none of this format.
     """
     return FORMATS[format](header, first_frame)

@@ -1,5 +1,5 @@
-"""Reads frames ahead of a loop, in blocks, in a thread of its own: the loop decodes one block while the next is
-read."""
+"""Reads frames ahead of a loop, in blocks, in a thread of its own: the loop decodes one block while
+the next is read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ FIRST_FRAMES = 4
 
 
 class Ahead:
-    """Reads ``indices`` in this order. ``fetch`` reads a list of them, and gives a frame or an exception for each.
+    """Reads ``indices`` in this order. ``fetch`` reads a list of them, and gives a frame or an
+    exception for each.
 
     Not for several threads at a time. A forked child must not use it: see ``is_mine``.
     """

@@ -44,7 +44,8 @@ def damaged(format: str, what: str) -> zazen.CorruptError:
 
 
 def scaled(source: np.ndarray, into: np.ndarray, factor: float) -> None:
-    """Writes ``source`` times ``factor`` to ``into``: first in float32, then multiplied, as other readers do."""
+    """Writes ``source`` times ``factor`` to ``into``: first in float32, then multiplied, as other
+    readers do."""
     into[...] = source
     if factor != 1.0:
         into *= np.float32(factor)

@@ -1,5 +1,6 @@
-"""DCD of CHARMM, NAMD, X-PLOR, OpenMM: positions, and the unit cell as six numbers. Both byte orders, record
-markers of 32 and of 64 bits, and files with fixed atoms, whose later frames hold the free atoms only."""
+"""DCD of CHARMM, NAMD, X-PLOR, OpenMM: positions, and the unit cell as six numbers. Both byte
+orders, record markers of 32 and of 64 bits, and files with fixed atoms, whose later frames hold the
+free atoms only."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ _CONTROL_BYTES = 84
 class DcdDecoder:
     """Positions are in Angstrom.
 
-    ``Frame.cell`` is the record [A, gamma, B, beta, alpha, C] as it is in the file: its angles are degrees,
-    cosines or (new CHARMM) components of vectors. Without that record it is None. Frames have no time of their
-    own: see ``first_step``, ``steps_per_frame`` and ``delta``.
+    ``Frame.cell`` is the record [A, gamma, B, beta, alpha, C] as it is in the file: its angles are
+    degrees, cosines or (new CHARMM) components of vectors. Without that record it is None. Frames
+    have no time of their own: see ``first_step``, ``steps_per_frame`` and ``delta``.
     """
 
     length_unit = "Angstrom"
@@ -81,7 +82,8 @@ class DcdDecoder:
         return data[begin : begin + length], begin + length + self._marker.itemsize
 
     def _behind_titles(self, data: memoryview, at: int) -> int:
-        """Some writers state the wrong length for the titles, so their number counts, as in other readers."""
+        """Some writers state the wrong length for the titles, so their number counts, as in other
+        readers."""
         length, begin = self._length(data, at), at + self._marker.itemsize
         if begin + 4 <= len(data):
             titles = int(np.frombuffer(data, self._order + "i4", 1, begin)[0])

@@ -42,7 +42,8 @@ _UNITS = {
 class NetcdfDecoder:
     """Positions are in Angstrom, velocities in Angstrom/ps, forces in kcal/(mol Angstrom).
 
-    ``Frame.cell`` is [A, B, C, alpha, beta, gamma], angles in degrees. Factors of scale are applied.
+    ``Frame.cell`` is [A, B, C, alpha, beta, gamma], angles in degrees. Factors of scale are
+    applied.
     """
 
     length_unit = "Angstrom"

@@ -20,8 +20,14 @@ _ENDINGS = {"nc": "ncdf"}
 class Source:
     """An opened trajectory. Not for several threads at a time."""
 
-    def __init__(self, path: str, open_options: dict[str, Any]) -> None:
-        self.dataset = zazen.open(path, **open_options)
+    def __init__(self, path: str, open_options: dict[str, Any], known: Any = None) -> None:
+        """``known``: what ``known`` of an earlier source of the same trajectory gave. Raises
+        StaleError if that was replaced, cut or rewritten since."""
+        if known is None:
+            self.dataset = zazen.open(path, **open_options)
+        else:
+            opened, arguments = known
+            self.dataset = opened(*arguments)
         self._numbers = Numbers(self.dataset.extent())
         #: "xtc", "trr", "dcd", "ncdf", or an ending that others may know; None if there is none.
         self.format: str | None = None
@@ -53,11 +59,16 @@ class Source:
     def __len__(self) -> int:
         return len(self._numbers)
 
+    @property
+    def known(self) -> Any:
+        """What another source, perhaps in another process, needs to open the same trajectory."""
+        return self.dataset.__reduce__()
+
     def read(self, index: int) -> memoryview:
         """The bytes of the frame. A loop with steps of equal length is read ahead.
 
-        ``came_from`` is then "native", "alien", "backing" or "direct", as in ``Frame.source``, and ``length`` its
-        length in bytes.
+        ``came_from`` is then "native", "alien", "backing" or "direct", as in ``Frame.source``, and
+        ``length`` its length in bytes.
         """
         frame = self._read_ahead(index)
         if frame is None:
@@ -88,7 +99,8 @@ class Source:
         return self.dataset.read_many([self._numbers[index] for index in indices], on_error="return")
 
     def frame_decoder(self) -> FrameDecoder:
-        """A decoder of these frames. Raises CorruptError if frame 0 is damaged, KeyError for other formats."""
+        """A decoder of these frames. Raises CorruptError if frame 0 is damaged, KeyError for other
+        formats."""
         return FrameDecoder(self)
 
     def announce(self, frames: np.ndarray) -> None:
@@ -142,7 +154,8 @@ def contained(numbers: np.ndarray, among: zazen.RunSet) -> np.ndarray:
 
 
 class FrameDecoder:
-    """A decoder of a source's frames, also of those that are whole files. It has no reference to the source."""
+    """A decoder of a source's frames, also of those that are whole files. It has no reference to
+    the source."""
 
     def __init__(self, source: Source) -> None:
         assert source.format is not None

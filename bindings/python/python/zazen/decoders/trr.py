@@ -1,4 +1,5 @@
-"""GROMACS TRR: positions, velocities and forces, each in some frames only, in single or double precision."""
+"""GROMACS TRR: positions, velocities and forces, each in some frames only, in single or double
+precision."""
 
 from __future__ import annotations
 

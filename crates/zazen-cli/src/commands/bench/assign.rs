@@ -56,8 +56,8 @@ fn under_launcher(task: &Task, launched: usize) -> Result<Option<(String, Vec<Ra
         let collectives = MpiCollectives::world()?;
         if collectives.size() != launched {
             let context = format!(
-                "the launcher says that it started {launched} ranks, but MPI_COMM_WORLD has {}; use the mpiexec that \
-                 belongs to {}",
+                "the launcher says that it started {launched} ranks, but MPI_COMM_WORLD has {}; use the \
+                 mpiexec that belongs to {}",
                 collectives.size(),
                 started.file()
             );
@@ -113,8 +113,8 @@ fn finish(
         Some(side) => Err(Error::new(
             ErrorKind::Protocol,
             format!(
-                "protocol {}: the ranks' shares are not the {frames} frames asked for, each once; please report \
-                 the command line",
+                "protocol {}: the ranks' shares are not the {frames} frames asked for, each once; please \
+                 report the command line",
                 side.protocol
             ),
         )),

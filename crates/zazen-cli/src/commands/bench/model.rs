@@ -83,7 +83,8 @@ impl Elsewhere {
         }
         seconds_all += messages * alpha + bytes * beta;
         let arithmetic = format!(
-            "{} local (measured, processor time) + {messages:.0} messages x {} = {} + {:.3} MB x {:.2} ns/byte = {}{rings}",
+            "{} local (measured, processor time) + {messages:.0} messages x {} = {} + {:.3} MB x {:.2} \
+             ns/byte = {}{rings}",
             seconds(side.local_cpu.median),
             seconds(alpha),
             seconds(messages * alpha),

@@ -172,7 +172,8 @@ impl Assign {
         }
         if self.frames > BITMAP_FRAMES_MAX {
             let context = format!(
-                "--frames {}: the bitmap protocol takes {BITMAP_FRAMES_MAX} frames at most; give fewer, or --protocol owner",
+                "--frames {}: the bitmap protocol takes {BITMAP_FRAMES_MAX} frames at most; give fewer, or \
+                 --protocol owner",
                 self.frames
             );
             return Err(Error::new(ErrorKind::TooLarge, context));
@@ -181,8 +182,8 @@ impl Assign {
         match memory::available_bytes() {
             Some(available) if needed > available => {
                 let context = format!(
-                    "--frames {}: the bitmaps of {ranks_in_process} ranks may take {} in this process, and {} are free; \
-                     give fewer frames or --ranks, or --protocol owner",
+                    "--frames {}: the bitmaps of {ranks_in_process} ranks may take {} in this process, and {} \
+                     are free; give fewer frames or --ranks, or --protocol owner",
                     self.frames,
                     output::human_bytes(needed),
                     output::human_bytes(available)
@@ -207,7 +208,8 @@ impl Assign {
         let holes =
             if plan.hole_share > 0.0 { format!(", holes {:e}", plan.hole_share) } else { String::new() };
         format!(
-            "{} frames, {} on {} nodes{dead}{holes}; {ranks} ranks over {carrier}; medians of {} repeats, seed {}",
+            "{} frames, {} on {} nodes{dead}{holes}; {ranks} ranks over {carrier}; medians of {} repeats, \
+             seed {}",
             plan.frames,
             placement_name(plan.placement),
             plan.nodes,

@@ -112,7 +112,8 @@ impl Report {
             text.push_str(&format!("owner is {ratio:.1} times as fast as bitmaps\n"));
         }
         text.push_str(&format!(
-            "\n{}\nholdings: built in {}, {} at most per rank; memory of all ranks before {}, with holdings {}\n",
+            "\n{}\nholdings: built in {}, {} at most per rank; memory of all ranks before {}, with holdings \
+             {}\n",
             self.phases(),
             seconds(self.memory.build_s),
             human_bytes(self.memory.sets_heap_bytes_max),
@@ -188,8 +189,8 @@ impl Report {
             return;
         }
         text.push_str(&format!(
-            "\nmodel T = 2(p-1)a + 2n(1-1/p)b + n(1-1/p)g (ring all-reduce), p = {}; measured in this run: a = {} per \
-             message, b = {:.3} ns per byte, g = {:.3} (or) and {:.3} (two-bit) ns per byte\n",
+            "\nmodel T = 2(p-1)a + 2n(1-1/p)b + n(1-1/p)g (ring all-reduce), p = {}; measured in this run: a \
+             = {} per message, b = {:.3} ns per byte, g = {:.3} (or) and {:.3} (two-bit) ns per byte\n",
             self.ranks,
             seconds(rates.alpha_s),
             rates.beta_s * 1e9,

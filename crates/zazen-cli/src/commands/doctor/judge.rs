@@ -1,7 +1,7 @@
 //! What the facts of all nodes mean. *Pure.*
 //!
-//! A *problem* keeps Zazen from its work on a node, or makes results depend on luck. *Advice* is about time and
-//! about things to come. Each finding says what to do.
+//! A *problem* keeps Zazen from its work on a node, or makes results depend on luck. *Advice* is
+//! about time and about things to come. Each finding says what to do.
 
 use super::facts::{Cache, Facts, Looked, Measured};
 use crate::target::Missed;
@@ -320,7 +320,8 @@ fn compare_clocks(looked: &[Looked], found: &mut Findings) {
         let level = if differs > CLOCK_PROBLEM_S + error { Level::Problem } else { Level::Advice };
         let side = if offset > usual { "ahead of" } else { "behind" };
         let what = format!(
-            "its clock is {differs:.3} s {side} the others' (to {error:.3} s): changes of sources may be missed, or fetched twice"
+            "its clock is {differs:.3} s {side} the others' (to {error:.3} s): changes of sources may be \
+             missed, or fetched twice"
         );
         found.add(level, &one.name, "clock", what, "mend its time service (chronyc tracking)");
     }

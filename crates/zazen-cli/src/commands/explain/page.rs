@@ -43,12 +43,13 @@ fn escaped(text: &str) -> String {
 pub(super) fn page(explanation: &Explanation) -> String {
     let mut page = format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <title>zazen explain {title}</title>\n<style>\
-         body{{font:16px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}}\
-         h1{{font-size:1.4rem}}code{{background:#f2f2f2;padding:.2em .4em}}\
-         table{{border-collapse:collapse}}td,th{{text-align:left;padding:.2em .8em .2em 0;vertical-align:top}}\
-         td.n{{text-align:right}}</style></head><body>\n<h1>{verdict}</h1>\n",
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src \
+         'unsafe-inline'\">\n\
+         <title>zazen explain {title}</title>\n<style>body{{font:16px/1.5 \
+         sans-serif;max-width:60rem;margin:2rem auto;padding:0 \
+         1rem;color:#222}}h1{{font-size:1.4rem}}code{{background:#f2f2f2;padding:.2em \
+         .4em}}table{{border-collapse:collapse}}td,th{{text-align:left;padding:.2em .8em .2em \
+         0;vertical-align:top}}td.n{{text-align:right}}</style></head><body>\n<h1>{verdict}</h1>\n",
         title = escaped(&explanation.dataset),
         verdict = escaped(&explanation.verdict),
     );
@@ -103,8 +104,8 @@ fn ranks(explanation: &Explanation) -> String {
     order.truncate(RANKS_MAX);
     let height = order.len() * (BAR + 6) + 10;
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"100%\" role=\"img\" \
-         font-family=\"sans-serif\" font-size=\"13\">\n"
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"100%\" \
+         role=\"img\" font-family=\"sans-serif\" font-size=\"13\">\n"
     );
     let scale = (WIDTH - 260.0) / explanation.wall_ns.max(1) as f64;
     for (line, at) in order.into_iter().enumerate() {

@@ -157,7 +157,8 @@ fn judge(outcomes: &[Outcome]) -> Result<Done> {
         return Err(Error::new(
             ErrorKind::Corrupt,
             format!(
-                "{damaged} files are damaged; find them with `find MOUNTPOINT -inum INODE`, and write them anew"
+                "{damaged} files are damaged; find them with `find MOUNTPOINT -inum INODE`, and write them \
+                 anew"
             ),
         ));
     }

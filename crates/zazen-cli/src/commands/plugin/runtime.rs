@@ -17,8 +17,8 @@ fn find() -> Option<PathBuf> {
 pub(super) fn copy_to(folder: &Path) -> Result<()> {
     let Some(library) = find() else {
         output::note(format!(
-            "no {LIBRARY} beside this program: clients can be linked with zazen_loopback.c only; install it, or \
-             name it by $ZAZEN_STUB_LIBRARY"
+            "no {LIBRARY} beside this program: clients can be linked with zazen_loopback.c only; install it, \
+             or name it by $ZAZEN_STUB_LIBRARY"
         ));
         return Ok(());
     };

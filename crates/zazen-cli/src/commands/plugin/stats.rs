@@ -59,7 +59,8 @@ impl Stats {
         for answer in &answers {
             for report in &answer.reports {
                 output::line(format!(
-                    "{} (ID {}) on {}, {}, {}, generation {}, pid {}: {} clients, {} handles, {} calls in progress",
+                    "{} (ID {}) on {}, {}, {}, generation {}, pid {}: {} clients, {} handles, {} calls in \
+                     progress",
                     text(report, "name"),
                     text(report, "id"),
                     answer.node,

@@ -18,7 +18,8 @@ pub(crate) fn can_be_run(program: &Path, supervised: bool) -> Result<()> {
     let Ok(mut file) = File::open(program) else { return Ok(()) };
     if file.metadata().is_ok_and(|meta| meta.is_file() && meta.mode() & SET_UID_OR_GID != 0) {
         return refuse(
-            "is set-user-id or set-group-id: such a program would not have these rights; run a copy without the bit",
+            "is set-user-id or set-group-id: such a program would not have these rights; run a copy without \
+             the bit",
         );
     }
     let mut head = [0; elf::HEAD_BYTES];
@@ -32,8 +33,8 @@ pub(crate) fn can_be_run(program: &Path, supervised: bool) -> Result<()> {
         return Ok(());
     }
     refuse(
-        "is statically linked, or makes its system calls itself: there is no libc call to forward; add --seccomp, \
-         or use a dynamically linked build",
+        "is statically linked, or makes its system calls itself: there is no libc call to forward; add \
+         --seccomp, or use a dynamically linked build",
     )
 }
 

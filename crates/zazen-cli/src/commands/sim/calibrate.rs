@@ -190,7 +190,8 @@ fn spans_of(folders: &[PathBuf]) -> Result<Vec<Span>> {
         files.sort();
         if files.is_empty() {
             let why = format!(
-                "{}: there is no file *{SUFFIX}; start daemons with --spans, or `zazen testbed up N --spans DIR`",
+                "{}: there is no file *{SUFFIX}; start daemons with --spans, or `zazen testbed up N --spans \
+                 DIR`",
                 folder.display()
             );
             return Err(Error::new(ErrorKind::NotFound, why));

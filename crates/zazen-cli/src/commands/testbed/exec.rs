@@ -1,6 +1,7 @@
 //! `zazen testbed exec`: becomes a command on a host of the testbed. `run` puts it before every
-//! rank.
+//! rank. A rank of several under MPICH runs as its child (`supervise.rs`).
 
+use super::supervise;
 use clap::Args;
 use rustix::process::Signal;
 use std::os::unix::process::CommandExt;
@@ -50,22 +51,35 @@ impl Exec {
             None if self.live => place::live_host_of_rank(&state, launcher_rank()?)?,
             None => place::host_of_rank(&state, launcher_rank()?),
         };
-        if !self.bare {
-            return replace(&state, Some(host), &self.command);
+        let mut command = match self.bare {
+            false => on_host(&state, Some(host), &self.command)?,
+            true => {
+                place::enter(&state, host)?;
+                let mut command = Command::new(&self.command[0]);
+                command.args(&self.command[1..]);
+                command
+            }
+        };
+        match self.on.is_none() && supervise::is_wanted() {
+            true => supervise::supervise(&mut command, launcher_rank()?),
+            false => become_command(&mut command),
         }
-        place::enter(&state, host)?;
-        become_command(Command::new(&self.command[0]).args(&self.command[1..]))
     }
 }
 
 /// Becomes `command` on `host`; returns only if it could not be started.
 pub(crate) fn replace(state: &State, host: Option<&Host>, command: &[String]) -> Result<()> {
+    become_command(&mut on_host(state, host, command)?)
+}
+
+/// Takes this process to `host`; returns `command` with the environment of a program there.
+fn on_host(state: &State, host: Option<&Host>, command: &[String]) -> Result<Command> {
     if let Some(host) = host {
         place::enter(state, host)?;
     }
     let mut process = Command::new(&command[0]);
     process.args(&command[1..]).env_remove(SOCKET).envs(place::environment(state, host));
-    become_command(&mut process)
+    Ok(process)
 }
 
 fn become_command(command: &mut Command) -> Result<()> {

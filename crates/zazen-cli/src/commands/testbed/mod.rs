@@ -7,6 +7,7 @@ mod kill;
 mod run;
 mod serve_files;
 mod status;
+mod supervise;
 mod up;
 
 use clap::{Args, Subcommand};

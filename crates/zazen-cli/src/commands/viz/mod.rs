@@ -1,5 +1,6 @@
 //! `zazen viz`: which rank reads which file of a visualization.
 
+mod load;
 mod plan;
 mod ranks;
 mod report;
@@ -26,6 +27,8 @@ enum Command {
     Match(Match),
     /// Say which rank of a job would read which file, and what share is remote
     Plan(plan::Plan),
+    /// Copy a visualization into HDFS, each file in one block
+    Load(load::Load),
     /// Say what the steps of a run waited for, from the records of its readers
     Report(report::Report),
 }
@@ -60,6 +63,7 @@ pub(crate) fn run(arguments: &Viz) -> Result<()> {
     match &arguments.command {
         Command::Match(arguments) => run_match(arguments),
         Command::Plan(arguments) => plan::run(arguments),
+        Command::Load(arguments) => load::run(arguments),
         Command::Report(arguments) => report::run(arguments),
     }
 }

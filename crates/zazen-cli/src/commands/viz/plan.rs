@@ -23,6 +23,7 @@ const SHOWN_MAX: usize = 40;
   zazen viz plan /lustre/ocean/ts.vtm.series --ranks hosts.txt
   zazen viz plan '/lustre/ocean/step{t}/block{b}.vtu' --ranks hosts.txt --step 0
   zazen viz plan ts.pvd --ranks hosts.txt --hosts table.txt --strategy bytes --json
+  zazen viz plan hdfs://namenode/ocean/ts.vtm.series --ranks hosts.txt
 
 hosts.txt has the host of each rank, as for mpiexec: a host a line, HOST:RANKS, or HOST slots=RANKS.
 Without --hosts and --hdfs, the caches of the nodes are asked (--nodes, the testbed, or $ZAZEN_NODES).")]
@@ -206,8 +207,10 @@ impl Plan {
             return Ok(Box::new(HostsTable::read(table, &directory)?));
         }
         if let Some(url) = &self.hdfs {
-            let user = std::env::var("HADOOP_USER_NAME").ok().filter(|user| !user.is_empty());
-            return Ok(Box::new(Hdfs::new(HdfsUrl::parse(url)?, user)));
+            return Ok(Box::new(Hdfs::of_environment(HdfsUrl::parse(url)?)));
+        }
+        if let Some(url) = &opened.hdfs {
+            return Ok(Box::new(Hdfs::of_environment(url.clone())));
         }
         let nodes = self.targets.nodes()?.into_iter().map(|node| {
             let host = match &node.target {

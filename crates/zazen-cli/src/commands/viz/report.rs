@@ -128,7 +128,8 @@ fn read(folder: &Path) -> Result<Run> {
     files.sort();
     if files.is_empty() {
         let why = format!(
-            "{name}: no records (rank-*.jsonl); give the reader record=FOLDER, or set ZAZEN_VIZ_RECORD for the run"
+            "{name}: no records (rank-*.jsonl); give the reader record=FOLDER, or set ZAZEN_VIZ_RECORD for \
+             the run"
         );
         return Err(Error::new(ErrorKind::NotFound, why));
     }
@@ -235,8 +236,9 @@ fn as_table(run: &Run) -> String {
     };
     let Reads { count, mean_s, deviation_s, p99_s, max_s, outliers } = run.reads;
     format!(
-        "{}: {} ranks, strategy {}\n{}{more}{count} read calls: mean {mean_s:.4} s, deviation {deviation_s:.4}, p99 \
-         {p99_s:.4}, most {max_s:.4}, {outliers} beyond the mean and 3 deviations; {:.1} % of steps within 10 s\n",
+        "{}: {} ranks, strategy {}\n{}{more}{count} read calls: mean {mean_s:.4} s, deviation \
+         {deviation_s:.4}, p99 {p99_s:.4}, most {max_s:.4}, {outliers} beyond the mean and 3 deviations; \
+         {:.1} % of steps within 10 s\n",
         run.folder,
         run.ranks,
         run.strategy,
@@ -264,14 +266,16 @@ fn html(runs: &[Run]) -> String {
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Read calls</title>\n\
          <style>body{font-family:sans-serif;max-width:50em;margin:2em auto}svg{background:#f4f4f4}</style>\n\
          <h1>Read calls</h1><p>Each dot is one read call of one rank: the step's time across, its seconds up \
-         (logarithmic, one scale for all runs). The line is the mean, the dashed line the 99th percentile.</p>\n",
+         (logarithmic, one scale for all runs). The line is the mean, the dashed line the 99th \
+         percentile.</p>\n",
     );
     for run in runs {
         let Reads { count, mean_s, deviation_s, p99_s, outliers, .. } = run.reads;
         let _ = writeln!(
             page,
-            "<h2>{} ({})</h2><p>{count} calls: mean {mean_s:.4} s, deviation {deviation_s:.4} s, p99 {p99_s:.4} s, \
-             {outliers} outliers; {:.1} % of steps within 10 s</p>\n<svg width=\"{}\" height=\"{}\" role=\"img\">",
+            "<h2>{} ({})</h2><p>{count} calls: mean {mean_s:.4} s, deviation {deviation_s:.4} s, p99 \
+             {p99_s:.4} s, {outliers} outliers; {:.1} % of steps within 10 s</p>\n<svg width=\"{}\" \
+             height=\"{}\" role=\"img\">",
             escaped(&run.folder),
             escaped(&run.strategy),
             100.0 * run.within_10_s,

@@ -32,6 +32,7 @@ fn create(directory: InodeId, text: &str) -> Operation {
         target,
         open: None,
         exclusive: true,
+        copies: 0,
     })
 }
 

@@ -140,7 +140,7 @@ impl Bed {
 
 pub(super) fn new_file(directory: InodeId, text: &str, mode: u32) -> Create {
     let (kind, device, target) = (Kind::File, 0, Vec::new());
-    Create { directory, name: name(text), kind, mode, device, target, open: None, exclusive: true }
+    Create { directory, name: name(text), kind, mode, device, target, open: None, exclusive: true, copies: 0 }
 }
 
 fn create(directory: InodeId, text: &str, mode: u32) -> Operation {

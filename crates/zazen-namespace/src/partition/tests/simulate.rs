@@ -194,7 +194,17 @@ impl Simulation {
         let open = (kind == Kind::File && random.one_in(2)).then_some(how);
         let target = if kind == Kind::Symlink { b"to".to_vec() } else { Vec::new() };
         let exclusive = open.is_none() || random.one_in(2);
-        Operation::Create(Create { directory, name, kind, mode, device: 0, target, open, exclusive })
+        Operation::Create(Create {
+            directory,
+            name,
+            kind,
+            mode,
+            device: 0,
+            target,
+            open,
+            exclusive,
+            copies: 0,
+        })
     }
 
     fn some_open(&mut self) -> Operation {
