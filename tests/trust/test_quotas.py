@@ -19,7 +19,9 @@ SECONDS_MAX = 90
 
 @pytest.fixture
 def node(start_node, ground):
-    return start_node("--namespace", ground / "ns", "--namespace-format")
+    node = start_node("--namespace", ground / "ns", "--namespace-format")
+    eventually("the namespace has begun", lambda: _answers(node))
+    return node
 
 
 def library(node) -> namespace.Namespace:
@@ -135,6 +137,7 @@ def test_all_below_a_directory_is_bounded_together(a, b, node):
     # A restart keeps it.
     node.stop()
     node.start()
+    eventually("the namespace has begun again", lambda: _answers(node))
     added_up(node, 1)
     assert a.run(make, node, "/d", 20) == 2, "those that exist are opened"
 

@@ -99,8 +99,9 @@ impl NamespaceNode {
         if !self.quotas.is_any() {
             return None;
         }
-        let directory = lock(&self.quotas.directory_of).get(&id).copied().unwrap_or(id);
-        let above = self.above(directory).ok()?;
+        let found_in = lock(&self.quotas.directory_of).get(&id).copied();
+        // Only a directory knows what is above it.
+        let above = self.above(id).or_else(|errno| found_in.map_or(Err(errno), |at| self.above(at))).ok()?;
         let mut sum = NodeSpace { node: NodeNo(0), bytes: 0, bytes_free: 0, inodes: 0, inodes_free: 0 };
         for node in self.spaces() {
             sum.bytes = sum.bytes.saturating_add(node.bytes);
