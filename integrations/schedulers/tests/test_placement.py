@@ -27,7 +27,6 @@ def nodes(folder, backing):
             place = folder / f"n{number}"
             place.mkdir()
             words = ["--namespace", place / "ns", "--namespace-format", "--namespace-nodes", listed]
-            words += ["--namespace-root", "trust"]
             daemon = zazen.testing.Daemon(
                 place, backing, words, listen="127.0.0.1:0", key=key, name=f"n{number}"
             )
@@ -41,13 +40,16 @@ def nodes(folder, backing):
 
 
 def _wait_for(daemon):
+    """Waits until the namespace answers, and each node has said its name to this one."""
     until = time.monotonic() + 90
     while True:
-        try:
-            return namespace.Namespace(daemon.socket).listdir("/")
-        except (OSError, zazen.Error):
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        names = set()
+        with contextlib.suppress(OSError, zazen.Error):
+            names = {node["name"] for node in namespace.Namespace(daemon.socket).nodes()}
+        if names == {"n0", "n1"}:
+            return
+        assert time.monotonic() < until, names
+        time.sleep(0.05)
 
 
 @pytest.fixture
