@@ -27,6 +27,9 @@ const COMMITTED_MAX: usize = 1 << 16;
 pub(crate) const NO_SYNC: u32 = 1;
 /// A flag of SYNC between daemons: the writer is root.
 const BY_ROOT: u32 = 2;
+/// Flags of `fallocate` that take bytes away.
+const PUNCH_HOLE: u32 = 2;
+const COLLAPSE_RANGE: u32 = 8;
 /// The flag of [`namespace_fn::WRITE`]: at the end of the file.
 pub(crate) const APPEND: u32 = 1;
 
@@ -276,6 +279,8 @@ impl NamespaceNode {
             return Err(Errno::EBADF);
         }
         check_chunk(offset, bytes.len() as u64)?;
+        let append = flags & APPEND != 0;
+        self.grow(handle, if append { None } else { Some(offset) }, bytes.len() as u64)?;
         self.at_place(handle, |at| match at {
             Where::Here(object, _) => {
                 handle.wrote.store(true, Ordering::Relaxed);
@@ -289,6 +294,19 @@ impl NamespaceNode {
             }
             Where::Nowhere(_) => Err(Errno::EIO),
         })
+    }
+
+    /// Bytes are written at an offset, or at the end. `EDQUOT` if a quota does not allow that the
+    /// file grows so much.
+    fn grow(&self, handle: &Handle, offset: Option<u64>, bytes: u64) -> Result<(), Errno> {
+        if handle.quotas.is_empty() {
+            return Ok(());
+        }
+        let end = handle.end.load(Ordering::Relaxed);
+        let new_end = offset.unwrap_or(end).saturating_add(bytes);
+        self.quotas.take(&handle.quotas, new_end.saturating_sub(end).min(bytes))?;
+        handle.end.fetch_max(new_end, Ordering::Relaxed);
+        Ok(())
     }
 
     /// TRUNCATE, ALLOCATE or SEEK.
@@ -305,6 +323,13 @@ impl NamespaceNode {
         }
         if what != namespace_fn::SEEK && !handle.write {
             return Err(Errno::EBADF);
+        }
+        match what {
+            namespace_fn::ALLOCATE if flags & (PUNCH_HOLE | COLLAPSE_RANGE) == 0 => {
+                self.grow(handle, Some(offset), bytes)?;
+            }
+            namespace_fn::TRUNCATE => handle.end.store(offset, Ordering::Relaxed),
+            _ => {}
         }
         self.act_at(handle, Act { what, offset, bytes, flags })
     }
@@ -394,6 +419,8 @@ impl NamespaceNode {
         }
         let write = handle.write && vouches;
         let fd = self.at_place(handle, |at| match at {
+            // What the kernel writes itself, nobody counts.
+            Where::Here(..) if write && !handle.quotas.is_empty() => Err(Errno::EXDEV),
             // What the kernel reads itself, nobody checks.
             Where::Here(_, name) if self.told.verify_always || self.seals.is_damaged(name) => {
                 Err(Errno::EXDEV)
