@@ -142,6 +142,89 @@ def test_all_below_a_directory_is_bounded_together(a, b, node):
     assert a.run(make, node, "/d", 20) == 2, "those that exist are opened"
 
 
+def test_no_way_around_a_quota(a, b, node):
+    """Holes that are filled, what was cut, many files in one call, space behind the end."""
+    mib = 1 << 20
+    quota(node, "--user", a.uid, "--files", 20, "--bytes", "2M")
+    added_up(node, 1)
+
+    def fill(file, limit: int) -> int:
+        written = 0
+        while written < limit and not refused(lambda: file.write(bytes(64 * KIB))):
+            written += 64 * KIB
+        return written
+
+    def in_a_hole() -> int:
+        with library(node).open("/hole", "wb", buffering=0) as file:
+            file.truncate(64 * mib)
+            return fill(file, 8 * mib)
+
+    def before_a_far_byte() -> int:
+        with library(node).open("/far", "wb", buffering=0) as file:
+            file.seek(64 * mib - 4 * KIB)
+            file.write(bytes(4 * KIB))
+            file.seek(0)
+            return fill(file, 8 * mib)
+
+    def what_was_cut() -> int:
+        """Each file is written and cut, and then written once more through the first descriptor."""
+        ns = library(node)
+        files = []
+        for number in range(4):
+            files.append(ns.open(f"/cut{number}", "wb", buffering=0))
+            eventually("there is room", lambda: fill(files[-1], mib) == mib or files[-1].seek(0) != 0)
+            ns.truncate(f"/cut{number}", 0)
+            files[-1].seek(0)
+        written = sum(fill(file, mib) for file in files)
+        for file in files:
+            file.close()
+        return written
+
+    def no_file(name: str) -> None:
+        a.run(lambda: library(node).unlink(name))
+        eventually("what was removed counts no more", lambda: quota(node)[0]["bytes"] == 0)
+
+    assert 0 < a.run(in_a_hole) <= 2 * mib
+    no_file("/hole")
+    assert 0 < a.run(before_a_far_byte) <= 2 * mib
+    no_file("/far")
+    assert a.run(what_was_cut) <= 2 * mib
+    for number in range(4):
+        a.run(lambda number=number: library(node).unlink(f"/cut{number}"))
+    eventually("nothing counts any more", lambda: quota(node)[0]["files"] == 0)
+
+    # What is there already is written again, as often as one likes.
+    def again() -> None:
+        with library(node).open("/again", "wb", buffering=0) as file:
+            for _ in range(8):
+                file.seek(0)
+                assert file.write(bytes(mib)) == mib
+
+    a.run(again)
+    no_file("/again")
+
+    def many() -> int:
+        ns = library(node)
+        refused(lambda: ns.create_many("/", [f"many{number}" for number in range(1000)]))
+        return sum(name.startswith("many") for name in ns.listdir("/"))
+
+    assert a.run(many) <= 20
+
+
+def test_a_limit_that_is_not_given_stays_and_a_lost_directory_has_no_quota(a, node):
+    a.run(lambda: library(node).mkdir("/d"))
+    for words in (("--user", a.uid), ("/d",)):
+        # One after the other, before any daemon has looked at the limits again.
+        quota(node, *words, "--bytes", "1G")
+        quota(node, *words, "--files", 7)
+    eventually("both are known", lambda: len(quota(node)) == 2)
+    limits = lambda: [(row["bytes_max"], row["files_max"]) for row in quota(node)]  # noqa: E731
+    eventually("both limits hold", lambda: limits() == [(1 << 30, 7)] * 2)
+    a.run(lambda: library(node).rmdir("/d"))
+    quota(node, "/d", "--remove")
+    eventually("one quota is left", lambda: len(quota(node)) == 1)
+
+
 def test_only_root_sets_quotas_and_users_see_their_own(a, b, node, programs):
     quota(node, "--user", a.uid, "--bytes", "1G")
     quota(node, "--user", b.uid, "--bytes", "2G")

@@ -2,6 +2,7 @@
 
 use crate::handles::lock;
 use crate::limit::{Amount, Limit, Of};
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,6 +39,35 @@ pub(crate) struct Books {
     pub(crate) took: Duration,
     /// What this node's callers made, oldest first.
     made: VecDeque<Made>,
+    /// Inodes that operations under way may make.
+    asked: HashMap<Of, u64>,
+}
+
+/// Inodes that an operation under way may make; they count until it ends.
+pub(crate) struct Reserved<'a> {
+    quotas: &'a Quotas,
+    of: Vec<Of>,
+    files: Cell<u64>,
+}
+
+impl Reserved<'_> {
+    /// The operation has ended, and has made so many.
+    pub(crate) fn made(&self, files: u64) {
+        if !self.of.is_empty() {
+            let mut books = lock(&self.quotas.books);
+            books.end(&self.of, self.files.replace(0));
+            books.note(Instant::now(), &self.of, Amount { bytes: 0, files });
+        }
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        let files = self.files.replace(0);
+        if files > 0 {
+            lock(&self.quotas.books).end(&self.of, files);
+        }
+    }
 }
 
 /// What was made from one time to another.
@@ -56,6 +86,7 @@ impl Books {
     /// What is used, as far as this node knows.
     pub(crate) fn used(&self, of: Of) -> Amount {
         let mut used = self.used.get(&of).copied().unwrap_or_default();
+        used.add(Amount { bytes: 0, files: self.asked.get(&of).copied().unwrap_or(0) });
         self.made.iter().filter_map(|made| made.amounts.get(&of)).for_each(|made| used.add(*made));
         used
     }
@@ -71,6 +102,24 @@ impl Books {
                 || goes_beyond(limit.most.files, used.files, more.files)
         };
         if self.walked.is_some() && of.iter().any(is_full) { Err(Errno::EDQUOT) } else { Ok(()) }
+    }
+
+    /// Operations that might have made so many inodes have ended.
+    fn end(&mut self, of: &[Of], files: u64) {
+        for of in of {
+            if let Some(asked) = self.asked.get_mut(of) {
+                *asked = asked.saturating_sub(files);
+                if *asked == 0 {
+                    self.asked.remove(of);
+                }
+            }
+        }
+    }
+
+    /// There are no limits any more.
+    pub(crate) fn clear(&mut self) {
+        let asked = std::mem::take(&mut self.asked);
+        *self = Books { asked, ..Books::default() };
     }
 
     fn note(&mut self, now: Instant, of: &[Of], more: Amount) {
@@ -139,16 +188,21 @@ impl Quotas {
         lock(&self.books).limits.keys().any(|of| matches!(of, Of::Directory(_)))
     }
 
-    /// `EDQUOT` if so much more would be beyond a limit.
-    pub(crate) fn check(&self, of: &[Of], bytes: u64, files: u64) -> Result<(), Errno> {
-        if of.is_empty() { Ok(()) } else { lock(&self.books).check(of, Amount { bytes, files }) }
+    /// Counts inodes that an operation may make. `EDQUOT` if so many more would be beyond a limit.
+    pub(crate) fn reserve(&self, of: Vec<Of>, files: u64) -> Result<Reserved<'_>, (Errno, Vec<Of>)> {
+        if !of.is_empty() {
+            let mut books = lock(&self.books);
+            if let Err(full) = books.check(&of, Amount { bytes: 0, files }) {
+                return Err((full, of));
+            }
+            of.iter().for_each(|of| *books.asked.entry(*of).or_default() += files);
+        }
+        Ok(Reserved { quotas: self, files: Cell::new(if of.is_empty() { 0 } else { files }), of })
     }
 
-    /// So much more was made.
-    pub(crate) fn note(&self, of: &[Of], bytes: u64, files: u64) {
-        if !of.is_empty() {
-            lock(&self.books).note(Instant::now(), of, Amount { bytes, files });
-        }
+    /// Counts what an operation makes, if it makes anything, without asking whether there is room.
+    pub(crate) fn not_reserved(&self, of: Vec<Of>) -> Reserved<'_> {
+        Reserved { quotas: self, of, files: Cell::new(0) }
     }
 
     /// Checks, and counts if there is room.
@@ -198,6 +252,33 @@ mod tests {
         // What is used already may be beyond a limit that was set later: what needs nothing goes on.
         assert_eq!(books.check(&[DIRECTORY], amount(1 << 40, 0)), Ok(()));
         assert_eq!(books.check(&[Of::User(8)], amount(u64::MAX, u64::MAX)), Ok(()));
+    }
+
+    #[test]
+    fn what_operations_under_way_may_make_counts_until_they_end() {
+        let quotas = Quotas::default();
+        *lock(&quotas.books) = books(&[(USER, amount(0, 10)), (DIRECTORY, amount(0, 100))]);
+        lock(&quotas.books).found(Instant::now(), Duration::ZERO, HashMap::from([(USER, amount(0, 4))]));
+        let both = || vec![USER, DIRECTORY];
+        let four = quotas.reserve(both(), 4).unwrap();
+        let two = quotas.reserve(both(), 2).unwrap();
+        assert_eq!(quotas.reserve(both(), 1).err(), Some((Errno::EDQUOT, both())));
+        assert!(quotas.reserve(vec![DIRECTORY], 94).is_ok(), "ended at once");
+        // One of the four was made, and the two were not.
+        four.made(1);
+        drop(two);
+        assert_eq!(lock(&quotas.books).used(USER), amount(0, 5));
+        drop(four);
+        assert_eq!(lock(&quotas.books).used(USER), amount(0, 5));
+        let five = quotas.reserve(both(), 5).unwrap();
+        // Quotas that end and begin again meanwhile.
+        lock(&quotas.books).clear();
+        assert_eq!(lock(&quotas.books).used(USER), amount(0, 5));
+        drop(five);
+        assert_eq!(lock(&quotas.books).used(USER), amount(0, 0));
+        // What cannot be reserved counts all the same.
+        quotas.not_reserved(both()).made(3);
+        assert_eq!(lock(&quotas.books).used(DIRECTORY), amount(0, 3));
     }
 
     #[test]

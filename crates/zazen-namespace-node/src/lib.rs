@@ -13,9 +13,9 @@
 //!   `quota`, `books`, `limit`: how much users and directories may take.
 //!
 //! Invariants. A caller acts only with its own rights: the kernel, or the cluster key, says who it
-//! is. Another node proves besides that it is that node. It names open files by handles, which are its own. Lengths and generations come from the
-//! metadata and from the disk, never from a caller. An object that should be here and is not is an
-//! error, never an empty file.
+//! is. Another node proves besides that it is that node. A caller names open files by handles, which
+//! are its own. Lengths and generations come from the metadata and from the disk, never from a
+//! caller. An object that should be here and is not is an error, never an empty file.
 
 mod admission;
 mod balance;

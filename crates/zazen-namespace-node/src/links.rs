@@ -284,7 +284,7 @@ impl Links {
         let bulk: &[&[u8]] = if bulk.is_empty() { &[] } else { &[bulk] };
         let reply = connection.call(service::NAMESPACE, function, payload, bulk);
         let mut idle = lock(&peer.idle);
-        if connection.is_alive() {
+        if connection.is_alive() && !is_denied(&reply) {
             if idle.connections.len() < IDLE_MAX {
                 idle.connections.push(connection);
             }
@@ -358,6 +358,12 @@ impl Peer {
     }
 }
 
+/// Whether the other node does not take this one for who it says it is: perhaps this node has begun
+/// anew, as another one. The next connection proves who it is now.
+fn is_denied(reply: &Result<Reply>) -> bool {
+    reply.as_ref().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
+}
+
 fn run_post(peer: &Peer, way: &Way, stopping: &AtomicBool) {
     let mut connection: Option<Connection> = None;
     while !stopping.load(Ordering::Relaxed) {
@@ -382,7 +388,7 @@ fn run_post(peer: &Peer, way: &Way, stopping: &AtomicBool) {
             };
             open.set_timeout(Some(POST));
             let sent = open.call(service::NAMESPACE, namespace_fn::PEER, &payload, &[]);
-            if open.is_alive() {
+            if open.is_alive() && !is_denied(&sent) {
                 connection = Some(open);
             }
             match sent {

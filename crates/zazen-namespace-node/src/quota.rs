@@ -6,7 +6,7 @@
 //! would go beyond a limit. So a limit is exceeded by what other nodes wrote since the last walk, at
 //! most, and what was removed counts until the next walk.
 
-use crate::books::{Books, REMEMBERED_MAX};
+use crate::books::REMEMBERED_MAX;
 use crate::handles::lock;
 use crate::limit::{Amount, Limit, Of};
 use crate::node::NamespaceNode;
@@ -39,6 +39,11 @@ const LISTING_BYTES: u32 = 1 << 20;
 const PAGE_BYTES: u64 = 4096;
 /// Bytes of a block of [`Attributes::blocks`].
 const BLOCK_BYTES: u64 = 512;
+
+/// What a file takes of its holder's disk.
+pub(crate) fn on_disk(attributes: &Attributes) -> u64 {
+    attributes.blocks.saturating_mul(BLOCK_BYTES)
+}
 
 impl NamespaceNode {
     /// The quotas that bound what `owner` has in `directory` (`None`: not known). Root has none.
@@ -145,12 +150,21 @@ impl NamespaceNode {
                 return Err(Error::new(ErrorKind::InvalidArgument, why));
             }
             Some(uid) => Of::User(uid),
-            None => Of::Directory(self.directory_at(&asked.path).map_err(within)?),
+            None => match self.directory_at(&asked.path) {
+                // The directory is gone; its quota ends by the path that it had.
+                Err(Errno::ENOENT) if (asked.bytes, asked.files) == (Some(0), Some(0)) => {
+                    self.once_at(&asked.path).map_err(within)?
+                }
+                found => Of::Directory(found.map_err(within)?),
+            },
         };
-        let most = Amount { bytes: asked.bytes, files: asked.files };
+        let limits = self.limits().map_err(within)?;
+        // A limit that is not given stays as it is.
+        let before = limits.get(&of).map(|limit| limit.most).unwrap_or_default();
+        let most =
+            Amount { bytes: asked.bytes.unwrap_or(before.bytes), files: asked.files.unwrap_or(before.files) };
         let path = if asked.user.is_some() { String::new() } else { asked.path.clone() };
         let limit = Limit { most, path };
-        let limits = self.limits().map_err(within)?;
         let value = (most != Amount::default()).then(|| limit.value());
         if value.is_some() && limits.len() >= QUOTAS_MAX && !limits.contains_key(&of) {
             let why =
@@ -160,6 +174,16 @@ impl NamespaceNode {
         let name = Name::new(of.name().as_bytes()).map_err(within)?;
         let set = SetXattr { id: InodeId::ROOT, name, value, create: false, replace: false };
         self.route_one(root(), Operation::SetXattr(set)).map(drop).map_err(within)
+    }
+
+    /// The quota of a directory that had this path when the quota was set.
+    fn once_at(&self, path: &str) -> Result<Of, Errno> {
+        let path = path.trim_end_matches('/');
+        let mut limits = self.limits()?.into_iter();
+        let had = |(of, limit): &(Of, Limit)| {
+            matches!(of, Of::Directory(_)) && limit.path.trim_end_matches('/') == path
+        };
+        limits.find(had).map(|(of, _)| of).ok_or(Errno::ENOENT)
     }
 
     /// The directory at a path from the root. Links are not followed.
@@ -225,7 +249,7 @@ impl NamespaceNode {
         let none = limits.is_empty();
         lock(&self.quotas.books).limits.clone_from(&limits);
         if none {
-            *lock(&self.quotas.books) = Books::default();
+            lock(&self.quotas.books).clear();
             return Ok(());
         }
         let map = self.map();
@@ -258,7 +282,8 @@ impl NamespaceNode {
             (of, Amount { bytes: quota.bytes, files: quota.files })
         });
         // What that node's own callers made since is in the sums, too.
-        let began = asked.checked_sub(Duration::from_millis(age_ms)).unwrap_or(asked);
+        let age = Duration::from_millis(age_ms.saturating_add(1));
+        let began = asked.checked_sub(age).unwrap_or(asked);
         let took = Duration::from_millis(told.took_ms);
         lock(&self.quotas.books).found(began, took, used.collect());
         Ok(())
@@ -309,8 +334,7 @@ impl NamespaceNode {
                 }
                 self.refresh(&mut attributes);
                 // A file system may hold more blocks than a file has, for what may come.
-                let on_disk = attributes.blocks.saturating_mul(BLOCK_BYTES);
-                let bytes = on_disk.min(attributes.bytes.next_multiple_of(PAGE_BYTES));
+                let bytes = on_disk(&attributes).min(attributes.bytes.next_multiple_of(PAGE_BYTES));
                 let amount = Amount { bytes, files: 1 };
                 if let Some(used) = used.get_mut(&Of::User(attributes.uid)) {
                     used.add(amount);

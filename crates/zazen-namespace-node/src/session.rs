@@ -1,10 +1,10 @@
 //! What callers ask, open and lock. All that a caller has ends with it.
 
+use crate::books::Reserved;
 use crate::copies;
 use crate::data::Tries;
 use crate::driver::wall_ns;
 use crate::handles::{Handle, LockKey, Session, lock};
-use crate::limit::Of;
 use crate::node::NamespaceNode;
 use crate::objects::{self, ObjectName};
 use crate::route::{PATIENCE, Routed, root};
@@ -41,7 +41,7 @@ const WRITE: u32 = 2;
 const SEARCH: u32 = 1;
 
 /// An operation of a call, and what its answer needs to be finished.
-struct Asked {
+struct Asked<'a> {
     credentials: Credentials,
     /// How it opens a file.
     mode: Option<Mode>,
@@ -54,18 +54,18 @@ struct Asked {
     /// The inode of which it sets how many nodes shall have it.
     wishes: Option<InodeId>,
     /// What bounds what it makes.
-    quotas: Vec<Of>,
+    quotas: Reserved<'a>,
     /// The directory that it looks into.
     directory: Option<InodeId>,
 }
 
 /// An operation that may be asked, for whom, whether its answer leads the caller further, and what
 /// bounds what it makes.
-struct Vetted {
+struct Vetted<'a> {
     credentials: Credentials,
     operation: Operation,
     leads: bool,
-    quotas: Vec<Of>,
+    quotas: Reserved<'a>,
 }
 
 /// The inodes that an operation names by their numbers.
@@ -289,7 +289,7 @@ impl NamespaceNode {
         ask: Ask,
         life: Incarnation,
         failed: &mut HashMap<InodeId, Errno>,
-    ) -> Result<Vetted, Errno> {
+    ) -> Result<Vetted<'_>, Errno> {
         let vouches = self.vouches(caller);
         let credentials = match ask.credentials {
             None => caller.credentials.clone(),
@@ -365,26 +365,28 @@ impl NamespaceNode {
         Ok(Vetted { credentials, operation, leads, quotas })
     }
 
-    /// What bounds the inodes that an operation makes. `EDQUOT` if it may make none.
-    fn vet_quotas(&self, credentials: &Credentials, operation: &Operation) -> Result<Vec<Of>, Errno> {
+    /// Counts the inodes that an operation may make. `EDQUOT` if it may make none.
+    fn vet_quotas(&self, credentials: &Credentials, operation: &Operation) -> Result<Reserved<'_>, Errno> {
         let (directory, count) = match operation {
             Operation::Create(create) => (create.directory, 1),
             Operation::CreateMany(create) => (create.directory, create.names.len() as u64),
             Operation::MakeDirectory(make) => (make.directory, 1),
-            _ => return Ok(Vec::new()),
+            _ => return Ok(self.quotas.not_reserved(Vec::new())),
         };
         let quotas = self.quotas_of(credentials.uid, Some(directory))?;
-        match (self.quotas.check(&quotas, 0, count), operation) {
-            (Ok(()), _) => Ok(quotas),
+        match (self.quotas.reserve(quotas, count), operation) {
+            (Ok(reserved), _) => Ok(reserved),
             // An existing file is opened, which makes nothing.
-            (Err(full), Operation::Create(create)) if create.open.is_some() && !create.exclusive => {
+            (Err((full, quotas)), Operation::Create(create))
+                if create.open.is_some() && !create.exclusive =>
+            {
                 let at = At { directory, name: create.name.clone() };
                 match self.route_one(credentials.clone(), Operation::Lookup(at)) {
                     Err(Errno::ENOENT) => Err(full),
-                    found => found.map(|_| quotas),
+                    found => found.map(|_| self.quotas.not_reserved(quotas)),
                 }
             }
-            (Err(full), _) => Err(full),
+            (Err((full, _)), _) => Err(full),
         }
     }
 
@@ -426,11 +428,11 @@ impl NamespaceNode {
     }
 
     /// Makes a handle of a grant, and brings attributes up to date.
-    fn finish(&self, session: &Arc<Session>, (answer, life): Routed, asked: &Asked) -> Answered {
+    fn finish(&self, session: &Arc<Session>, (answer, life): Routed, asked: &Asked<'_>) -> Answered {
         if asked.leads {
             inodes_in(&answer).into_iter().for_each(|id| session.learn(id));
         }
-        self.quotas.note(&asked.quotas, 0, made_by(&answer).len() as u64);
+        asked.quotas.made(made_by(&answer).len() as u64);
         if let Some(directory) = asked.directory {
             self.quotas.found_in(directory, inodes_in(&answer));
         }
@@ -477,7 +479,7 @@ impl NamespaceNode {
         mut grant: Grant,
         life: Incarnation,
         mode: &Mode,
-        asked: &Asked,
+        asked: &Asked<'_>,
     ) -> Answered {
         let mut refusal = None;
         let quotas = match mode.write && asked.credentials.uid != 0 {

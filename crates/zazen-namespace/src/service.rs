@@ -407,10 +407,10 @@ zazen_wire::messages! {
         user: Option<u32> = Opt<u32>,
         /// The directory's path from the root.
         path: String = Text<PATH_BYTES_MAX>,
-        /// Bytes on disk; 0 for no limit.
-        bytes: u64,
-        /// Inodes; 0 for no limit. Without any limit the quota ends.
-        files: u64,
+        /// Bytes on disk; 0 for no limit. `None`: as it is.
+        bytes: Option<u64> = Opt<u64>,
+        /// Inodes; 0 for no limit. `None`: as it is. Without any limit the quota ends.
+        files: Option<u64> = Opt<u64>,
     }
 
     /// A quota, and what is used of it.

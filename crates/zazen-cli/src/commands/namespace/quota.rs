@@ -25,10 +25,10 @@ pub(crate) struct QuotaCommand {
     /// The user, by name or number
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
-    /// Bytes on disk, with a unit
+    /// Bytes on disk, with a unit; 0 for no limit
     #[arg(long, value_name = "SIZE", value_parser = parse::bytes, conflicts_with = "remove")]
     bytes: Option<u64>,
-    /// Files, directories and links; K, M and G are allowed
+    /// Files, directories and links; K, M and G are allowed; 0 for no limit
     #[arg(long, value_name = "N", value_parser = count, conflicts_with = "remove")]
     files: Option<u64>,
     /// End the quota
@@ -83,20 +83,13 @@ pub(crate) fn run(arguments: &QuotaCommand) -> Result<Done> {
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     if sets {
-        let before = namespace.quotas()?;
-        let before =
-            before.quotas.into_iter().find(|quota| is_named(quota, user, arguments.directory.as_deref()));
         // A limit that is not given stays as it is.
-        let limit = |given: Option<u64>, of: fn(&QuotaView) -> u64| match (arguments.remove, given) {
-            (true, _) => 0,
-            (_, Some(given)) => given,
-            (_, None) => before.as_ref().map_or(0, of),
-        };
+        let limit = |given: Option<u64>| if arguments.remove { Some(0) } else { given };
         namespace.set_quota(&Quota {
             user,
             path: arguments.directory.clone().unwrap_or_default(),
-            bytes: limit(arguments.bytes, |quota| quota.bytes_max),
-            files: limit(arguments.files, |quota| quota.files_max),
+            bytes: limit(arguments.bytes),
+            files: limit(arguments.files),
         })?;
         return Ok(Done::Wholly);
     }
@@ -159,7 +152,7 @@ fn tell(told: &Quotas, json: bool) {
     output::print(&table(&told.quotas).render());
     match told.age_ms {
         Some(age_ms) => output::note(format!("the files were added up {:.1} s ago", age_ms as f64 / 1e3)),
-        None => output::note("the files were not added up yet".to_owned()),
+        None => output::note("the files were not added up yet"),
     }
 }
 
