@@ -211,6 +211,49 @@ def test_no_way_around_a_quota(a, b, node):
     assert a.run(many) <= 20
 
 
+def test_names_do_not_move_below_a_quota(a, node):
+    """What was made elsewhere comes below a directory with a quota as a copy only."""
+
+    def prepare():
+        ns = library(node)
+        for folder in ("/d", "/d/sub", "/tree"):
+            ns.mkdir(folder)
+        for name in ("/f", "/tree/f", "/d/own", "/d/old"):
+            ns.write_bytes(name, b"x")
+
+    a.run(prepare)
+    # A move within nothing and into nothing is free.
+    a.run(lambda: library(node).rename("/f", "/tree/g"))
+    a.run(lambda: library(node).rename("/tree/g", "/f"))
+    quota(node, "/d", "--files", 100)
+    added_up(node, 1)
+
+    def attack() -> list[str]:
+        ns = library(node)
+        ns.listdir("/")
+        got = []
+        for name, act in {
+            "file": lambda: ns.rename("/f", "/d/f"),
+            "file over another": lambda: ns.rename("/f", "/d/sub/f"),
+            "tree": lambda: ns.rename("/tree", "/d/tree"),
+            "link": lambda: ns.link("/f", "/d/f"),
+            "link to outside": lambda: ns.link("/d/own", "/own"),
+        }.items():
+            try:
+                act()
+                got.append(name)
+            except OSError as error:
+                assert error.errno == errno.EXDEV, (name, error)
+        # Within it, and out of it, names move as ever.
+        ns.rename("/d/own", "/d/sub/own")
+        ns.link("/d/sub/own", "/d/linked")
+        ns.rename("/d/old", "/old")
+        return got
+
+    assert a.run(attack) == []
+    assert a.run(lambda: sorted(library(node).listdir("/d"))) == ["linked", "sub"]
+
+
 def test_a_limit_that_is_not_given_stays_and_a_lost_directory_has_no_quota(a, node):
     a.run(lambda: library(node).mkdir("/d"))
     for words in (("--user", a.uid), ("/d",)):

@@ -184,6 +184,11 @@ impl Quotas {
         known.extend(files.into_iter().map(|file| (file, directory)));
     }
 
+    /// The directory that the file was found in last, if one is remembered.
+    pub(crate) fn found(&self, file: InodeId) -> Option<InodeId> {
+        lock(&self.directory_of).get(&file).copied()
+    }
+
     pub(crate) fn has_directories(&self) -> bool {
         lock(&self.books).limits.keys().any(|of| matches!(of, Of::Directory(_)))
     }

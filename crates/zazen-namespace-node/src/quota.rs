@@ -69,7 +69,7 @@ impl NamespaceNode {
         if !self.quotas.is_any() {
             return Ok(Vec::new());
         }
-        let directory = made_in.or_else(|| lock(&self.quotas.directory_of).get(&found.id).copied());
+        let directory = made_in.or_else(|| self.quotas.found(found.id));
         self.quotas_of(found.uid, directory)
     }
 
@@ -104,7 +104,7 @@ impl NamespaceNode {
         if !self.quotas.is_any() {
             return None;
         }
-        let found_in = lock(&self.quotas.directory_of).get(&id).copied();
+        let found_in = self.quotas.found(id);
         // Only a directory knows what is above it.
         let above = self.above(id).or_else(|errno| found_in.map_or(Err(errno), |at| self.above(at))).ok()?;
         let mut sum = NodeSpace { node: NodeNo(0), bytes: 0, bytes_free: 0, inodes: 0, inodes_free: 0 };
