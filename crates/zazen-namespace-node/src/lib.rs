@@ -8,7 +8,7 @@
 //!   their holder; `keeper`, `waiting`: what is done for them in the background; `scrub`: a look at all;
 //!   `copies`, `incoming`: copies on other nodes; `balance`: files that move to other nodes; `place`: where new files go when the disk is full;
 //! - `route`: operations to the primaries of their partitions; `session`, `handles`: what a caller has open;
-//! - `service`: who may call what.
+//! - `service`: who may call what; `repeats`: calls that come again.
 //!
 //! Invariants. A caller acts only with its own rights: the kernel, or the cluster key, says who it
 //! is. It names open files by handles, which are its own. Lengths and generations come from the
@@ -30,12 +30,14 @@ pub mod links;
 mod node;
 pub mod objects;
 mod place;
+mod repeats;
 pub mod reserve;
 mod route;
 mod scrub;
 pub mod seals;
 mod service;
 mod session;
+
 mod waiting;
 mod watch;
 mod watchers;
