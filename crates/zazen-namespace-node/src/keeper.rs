@@ -40,6 +40,7 @@ pub(crate) fn start(node: &Arc<NamespaceNode>) -> Result<()> {
         thread.map(drop).map_err(|error| Error::io(format!("start the namespace's thread {name}"), error))
     };
     spawn("ns-keep", run)?;
+    spawn("ns-quota", crate::quota::run)?;
     spawn("ns-copy", run_copies)
 }
 
