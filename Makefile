@@ -32,6 +32,11 @@ TESTED := --workspace --exclude zazen-vopr
 # Nobody but the tests and the benches needs these.
 INSTALLED := $(TESTED) --exclude zazen-fuzz --exclude zazen-bench
 
+# The tests mostly wait for processes: three run side by side on two cores. The tests of one file run one
+# after the other.
+JOBS := 3
+PYTEST := $(BIN)/python -m pytest -q -rs -n $(JOBS) --dist loadfile
+
 .PHONY: help demo test check vopr bench bench-data bench-zazen bench-calls bench-namespace bench-sim bench-viz viz-pictures docs wheel setup prerequisites packages native install clean test-rust test-python
 
 help:
@@ -50,8 +55,8 @@ test-rust: prerequisites
 
 test-python: install $(VENV)/.requirements-viz
 	@$(STEP) "test 2 of 3" "running the Python, C and MPI tests" 315 \
-	  $(BIN)/python -m pytest -q -rs bindings/python/tests tests
-	@$(STEP) "test 3 of 3" "running the tests of the integrations" 120 $(BIN)/python -m pytest -q -rs integrations
+	  $(PYTEST) bindings/python/tests tests
+	@$(STEP) "test 3 of 3" "running the tests of the integrations" 120 $(PYTEST) integrations
 
 ## make check   formatting, lints, the house's rules (scripts/tidy.py)
 check: $(VENV)/.requirements

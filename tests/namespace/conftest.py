@@ -39,7 +39,7 @@ class Node:
         (folder / "backing").mkdir()
         (folder / "node").mkdir()
         self.mnt.mkdir()
-        arguments = ["--namespace", folder / "data", "--namespace-format"]
+        arguments = ["--namespace", folder / "data", "--namespace-format", "--namespace-root", "trust"]
         self.daemon = zazen.testing.Daemon(folder / "node", folder / "backing", arguments=arguments)
 
     def zazen(self, *words: object, status: int = 0) -> str:

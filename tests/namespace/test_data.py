@@ -419,7 +419,7 @@ def test_a_full_disk_sends_new_files_elsewhere(folder, alone):
         (folder / "large").mkdir()
         for disk, size in [("small", "256m"), ("large", "512m")]:
             subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder / disk], check=True)
-        flags = ["--namespace-format", "--namespace-nodes", folder / "nodes"]
+        flags = ["--namespace-format", "--namespace-nodes", folder / "nodes", "--namespace-root", "trust"]
         daemons, mounts = [], [folder / "m0", folder / "m1"]
         for number, data in enumerate([folder / "small/data", folder / "large/data"]):
             (folder / f"n{number}").mkdir()

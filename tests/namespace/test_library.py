@@ -32,7 +32,7 @@ def place(tmp_path_factory):
 
 
 def daemon_in(place):
-    arguments = ["--namespace", place / "data", "--namespace-format"]
+    arguments = ["--namespace", place / "data", "--namespace-format", "--namespace-root", "trust"]
     return zazen.testing.Daemon(place / "node", place / "backing", arguments=arguments)
 
 

@@ -120,7 +120,7 @@ def run(daemon, *words):
 def test_the_example_and_wrong_calls(folder):
     lies = folder / "lies.c"
     lies.write_text(LIES)
-    arguments = ["--namespace", folder / "data", "--namespace-format"]
+    arguments = ["--namespace", folder / "data", "--namespace-format", "--namespace-root", "trust"]
     daemon = zazen.testing.Daemon(folder / "node", folder / "backing", arguments=arguments)
     with daemon:
         sanitized = ["-g", "-fsanitize=address", "-fno-omit-frame-pointer"]

@@ -31,7 +31,14 @@ class Two:
             place = folder / f"n{number}"
             place.mkdir()
             (folder / f"m{number}").mkdir()
-            arguments = ["--namespace", folder / f"data{number}", "--namespace-nodes", nodes]
+            arguments = [
+                "--namespace",
+                folder / f"data{number}",
+                "--namespace-nodes",
+                nodes,
+                "--namespace-root",
+                "trust",
+            ]
             self.daemons.append(
                 zazen.testing.Daemon(
                     place,

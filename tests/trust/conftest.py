@@ -121,8 +121,10 @@ def users() -> tuple[User, User]:
     """(A, B). They share the supplementary group `A.groups[0]`, and no other."""
     if os.geteuid() != 0:
         pytest.skip("acting as two users needs root")
-    uids = list(itertools.islice(filter(_is_free, itertools.count(64_101)), 2))
-    shared = (64_900,)
+    # Tests that run side by side (pytest-xdist) have users of their own.
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    uids = list(itertools.islice(filter(_is_free, itertools.count(64_101 + 100 * worker)), 2))
+    shared = (64_900 - worker,)
     return User("A", uids[0], shared), User("B", uids[1], shared)
 
 

@@ -30,7 +30,14 @@ class Space:
         for number in range(nodes):
             place = folder / f"n{number}"
             place.mkdir()
-            words = ["--namespace", place / "data", "--namespace-format", *arguments]
+            words = [
+                "--namespace",
+                place / "data",
+                "--namespace-format",
+                "--namespace-root",
+                "trust",
+                *arguments,
+            ]
             words += ["--namespace-nodes", self._list] if nodes > 1 else []
             self.daemons.append(
                 zazen.testing.Daemon(

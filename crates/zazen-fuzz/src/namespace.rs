@@ -12,8 +12,8 @@ use zazen_namespace::operation::{
 };
 use zazen_namespace::partition::{self, Partition, PeerMessage, Restore, Settings};
 use zazen_namespace::service::{
-    Answered, Answers, Ask, Asks, Changes, Done, HandleCall, Hello, MapView, Noticed, ObjectCall, Requests,
-    Responses, Watch, Watched,
+    Answered, Answers, Ask, Asks, Changes, Done, HandleCall, Hello, Introduced, Introduction, MapView,
+    Noticed, ObjectCall, Proof, Requests, Responses, Watch, Watched,
 };
 use zazen_namespace::{Epoch, Incarnation, InodeId, Kind, Name, NodeNo, PartitionNo};
 use zazen_wire::Message;
@@ -40,6 +40,9 @@ const CHECKS: &[fn(&[u8])] = &[
     check::<ObjectCall>,
     check::<Noticed>,
     check::<Watched>,
+    check::<Introduction>,
+    check::<Introduced>,
+    check::<Proof>,
 ];
 
 /// What programs and other daemons send. A decoded request is also brought to a node.
@@ -251,6 +254,9 @@ pub(crate) fn message_seeds() -> Vec<Vec<u8>> {
         Noticed { by: NodeNo(1), passes_on: true, inodes: vec![InodeId(3), InodeId(4)], entries: Vec::new() };
     seeds.push(with(18, noticed.encode()));
     seeds.push(with(19, Watched { watched: true }.encode()));
+    seeds.push(with(20, Introduction { nonce: [1; 32], key: [2; 32] }.encode()));
+    seeds.push(with(21, Introduced { nonce: [1; 32], key: [2; 32], signature: [3; 64] }.encode()));
+    seeds.push(with(22, Proof { signature: [3; 64] }.encode()));
     seeds
 }
 

@@ -558,9 +558,9 @@ impl Filesystem for Adapter {
         empty(reply, handle.and_then(|handle| self.tree.sync_directory(handle)));
     }
 
-    fn statfs(&self, _req: &Request, _node: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, _req: &Request, node: INodeNo, reply: ReplyStatfs) {
         const BLOCK: u64 = 4096;
-        match self.tree.space() {
+        match self.tree.space(node.0) {
             Ok(space) => {
                 let free = space.bytes_free / BLOCK;
                 reply.statfs(

@@ -474,7 +474,7 @@ impl Tree for LocalTree {
         rustix::fs::fsync(&*directory).map_err(errno_of)
     }
 
-    fn space(&self) -> Result<Space> {
+    fn space(&self, _node: Node) -> Result<Space> {
         let stat = rustix::fs::fstatvfs(&*self.root).map_err(errno_of)?;
         Ok(Space {
             bytes: stat.f_blocks * stat.f_frsize,

@@ -565,8 +565,8 @@ impl Tree for NamespaceTree {
         lock(&self.listings).remove(&handle);
     }
 
-    fn space(&self) -> Result<Space> {
-        let nodes = self.namespace.spaces().map_err(|_| Errno::EIO)?;
+    fn space(&self, node: Node) -> Result<Space> {
+        let nodes = self.namespace.spaces_in(id(node)).map_err(|_| Errno::EIO)?;
         Ok(nodes.iter().fold(Space::default(), |sum, node| Space {
             bytes: sum.bytes + node.bytes,
             bytes_free: sum.bytes_free + node.bytes_free,

@@ -313,8 +313,8 @@ pub trait Tree: Send + Sync + 'static {
         let _ = handle;
         Ok(())
     }
-    /// Space of the whole tree.
-    fn space(&self) -> Result<Space>;
+    /// Space for what is made at `node`: that of the whole tree, unless a quota bounds it.
+    fn space(&self, node: Node) -> Result<Space>;
 
     /// An extended attribute. `ENODATA` if there is none.
     fn get_xattr(&self, who: &Credentials, node: Node, name: &Name) -> Result<Vec<u8>>;

@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 use zazen_call::{ClusterKey, Connection, Identity, Lanes, Reply};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_env::fork::PerProcess;
+use zazen_namespace::operation::Inode;
 use zazen_namespace::service::{
-    Answered, Answers, Ask, Asks, Balance, Balanced, Changes, Hello, MapView, NodeSpace, Scrub, ScrubAt,
-    Scrubbed, Spaces, Watch, namespace_fn,
+    Answered, Answers, Ask, Asks, Balance, Balanced, Changes, Hello, MapView, NodeSpace, Quota, Quotas,
+    Scrub, ScrubAt, Scrubbed, Spaces, Watch, namespace_fn,
 };
-use zazen_namespace::{Errno, NodeNo};
+use zazen_namespace::{Errno, InodeId, NodeNo};
 use zazen_wire::{Message, service};
 
 /// How long the daemon may take to accept a connection.
@@ -193,6 +194,23 @@ impl Namespace {
     /// The disks of the nodes that answered a moment ago.
     pub fn spaces(&self) -> Result<Vec<NodeSpace>> {
         Ok(Spaces::decode(&self.call(namespace_fn::SPACE, &[], Repeat::Yes)?.payload)?.nodes)
+    }
+
+    /// The same; where a quota bounds what can be made in the directory, one entry that says so.
+    pub fn spaces_in(&self, directory: InodeId) -> Result<Vec<NodeSpace>> {
+        let ask = Inode { id: directory }.encode();
+        Ok(Spaces::decode(&self.call(namespace_fn::SPACE, &ask, Repeat::Yes)?.payload)?.nodes)
+    }
+
+    /// Sets or ends a quota. `PermissionDenied` for others than root and the daemon's user.
+    pub fn set_quota(&self, quota: &Quota) -> Result<()> {
+        self.call(namespace_fn::QUOTA, &quota.encode(), Repeat::Yes).map(drop)
+    }
+
+    /// The quotas, and what is used of them: all for root and the daemon's user, otherwise the
+    /// caller's own.
+    pub fn quotas(&self) -> Result<Quotas> {
+        Quotas::decode(&self.call(namespace_fn::QUOTAS, &[], Repeat::Yes)?.payload)
     }
 
     /// Blocks until something has changed behind `after` that a mount may have cached, at most some

@@ -28,18 +28,7 @@ fn ask(who: Who<'_>, operation: Operation) -> Ask {
 
 /// Whether an operation may be asked twice without a second effect.
 fn repeat(operation: &Operation) -> Repeat {
-    match operation {
-        Operation::Lookup(_)
-        | Operation::GetAttributes(_)
-        | Operation::GetMany(_)
-        | Operation::ReadDirectory(_)
-        | Operation::ReadLink(_)
-        | Operation::GetXattr(_)
-        | Operation::ListXattr(_)
-        | Operation::Parent(_)
-        | Operation::Buckets(_) => Repeat::Yes,
-        _ => Repeat::No,
-    }
+    if operation.only_reads() { Repeat::Yes } else { Repeat::No }
 }
 
 /// The most names and inodes that one call asks for; a daemon refuses twice as many.

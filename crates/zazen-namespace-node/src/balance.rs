@@ -108,11 +108,18 @@ impl NamespaceNode {
         let until = Instant::now() + TURN;
         let mut folder = folder;
         while Instant::now() < until {
-            let names = self.objects.folder(folder).filter(|_| self.balance_target(me, 0).is_some());
-            let Some(names) = names else {
+            let listed = self.objects.folder(folder).filter(|_| self.balance_target(me, 0).is_some());
+            let Some(listed) = listed else {
                 lock(&self.waiting.balance).done.running = false;
                 return;
             };
+            let names = listed.unwrap_or_else(|errno| {
+                tracing::error!(
+                    "namespace: folder {folder:03x} of the objects cannot be listed: {errno}; none of its \
+                     files moves"
+                );
+                Vec::new()
+            });
             let ids: Vec<_> = names.iter().map(|name| name.id).collect();
             for (name, found) in names.iter().zip(self.attributes_of(&ids)) {
                 let Ok(Some(found)) = found else { continue };

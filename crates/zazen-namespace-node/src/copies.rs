@@ -348,7 +348,14 @@ impl NamespaceNode {
     /// Deals with the objects of one folder that lost nodes held or had copies of. How many of them
     /// could not be dealt with yet.
     fn repair_folder(&self, folder: u64) -> usize {
-        let Some(names) = self.objects.folder(folder) else { return 1 };
+        let names = match self.objects.folder(folder) {
+            Some(Ok(names)) => names,
+            Some(Err(errno)) => {
+                tracing::error!("namespace: folder {folder:03x} of the objects cannot be listed: {errno}");
+                return 1;
+            }
+            None => return 1,
+        };
         let Ok((me, _)) = self.identity() else { return 1 };
         let ids: Vec<InodeId> = names.iter().map(|name| name.id).collect();
         let found = names.iter().zip(self.attributes_of(&ids));

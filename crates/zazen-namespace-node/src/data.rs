@@ -4,6 +4,7 @@ use crate::handles::{Handle, lock};
 use crate::links::Failed;
 use crate::node::NamespaceNode;
 use crate::objects::{self, Act, Object, ObjectName};
+use crate::quota;
 use crate::route::root;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -27,6 +28,13 @@ const COMMITTED_MAX: usize = 1 << 16;
 pub(crate) const NO_SYNC: u32 = 1;
 /// A flag of SYNC between daemons: the writer is root.
 const BY_ROOT: u32 = 2;
+/// Flags of `fallocate`: the file's length stays.
+const KEEP_SIZE: u32 = 1;
+/// Flags of `fallocate` that take bytes away.
+const PUNCH_HOLE: u32 = 2;
+const COLLAPSE_RANGE: u32 = 8;
+/// The flag of SEEK: to the next hole.
+const TO_HOLE: u32 = 1;
 /// The flag of [`namespace_fn::WRITE`]: at the end of the file.
 pub(crate) const APPEND: u32 = 1;
 
@@ -131,12 +139,11 @@ impl NamespaceNode {
         within: Duration,
         tries: Tries,
     ) -> Result<(u64, Vec<u8>), Errno> {
-        let call = ObjectCall { sum: frame_checksum(bulk), ..call.clone() };
-        let payload = call.encode();
+        let mut call = ObjectCall { sum: frame_checksum(bulk), call: self.fresh_call(), ..call.clone() };
         let deadline = Instant::now() + within;
         let reply = loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let called = self.links.try_call(address, namespace_fn::OBJECT, &payload, bulk, left);
+            let called = self.links.try_call(address, namespace_fn::OBJECT, &call.encode(), bulk, left);
             let (error, was_sent) = match called {
                 Ok(reply) => break reply,
                 Err(Failed::Before(error)) => (error, false),
@@ -147,6 +154,7 @@ impl NamespaceNode {
             if !repeats || Instant::now() + AGAIN >= deadline || !self.expects(address) {
                 return Err(Errno::ETIMEDOUT);
             }
+            call.again += 1;
             std::thread::sleep(AGAIN);
         };
         let answer = ObjectDone::decode(&reply.payload).map_err(|_| Errno::EIO)?;
@@ -276,6 +284,8 @@ impl NamespaceNode {
             return Err(Errno::EBADF);
         }
         check_chunk(offset, bytes.len() as u64)?;
+        let append = flags & APPEND != 0;
+        self.grow(handle, if append { None } else { Some(offset) }, bytes.len() as u64)?;
         self.at_place(handle, |at| match at {
             Where::Here(object, _) => {
                 handle.wrote.store(true, Ordering::Relaxed);
@@ -288,6 +298,38 @@ impl NamespaceNode {
                 if count <= bytes.len() as u64 { Ok(count) } else { Err(Errno::EIO) }
             }
             Where::Nowhere(_) => Err(Errno::EIO),
+        })
+    }
+
+    /// Bytes are written at an offset, or at the end. `EDQUOT` if a quota does not allow that the
+    /// file takes so much more.
+    fn grow(&self, handle: &Handle, offset: Option<u64>, bytes: u64) -> Result<(), Errno> {
+        if handle.quotas.is_empty() || bytes == 0 {
+            return Ok(());
+        }
+        let end = handle.end.load(Ordering::Relaxed);
+        let start = offset.unwrap_or(end);
+        let new_end = start.saturating_add(bytes);
+        let more = match start < end && !self.is_allocated(handle, start, new_end.min(end)) {
+            true => bytes,
+            false => new_end.saturating_sub(end).min(bytes),
+        };
+        self.quotas.take(&handle.quotas, more)?;
+        handle.end.fetch_max(new_end, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether writing from `start` to `end` takes nothing more of the disk: holes do, and what
+    /// somebody has cut meanwhile.
+    fn is_allocated(&self, handle: &Handle, start: u64, end: u64) -> bool {
+        let seek = Act { what: namespace_fn::SEEK, offset: start, bytes: 0, flags: TO_HOLE };
+        if self.act_at(handle, seek).is_ok_and(|hole| hole >= end) {
+            return true;
+        }
+        // What was allocated and never written may look like a hole.
+        self.attributes(handle.id).is_ok_and(|mut attributes| {
+            self.refresh(&mut attributes);
+            attributes.bytes >= end && quota::on_disk(&attributes) >= attributes.bytes
         })
     }
 
@@ -305,6 +347,19 @@ impl NamespaceNode {
         }
         if what != namespace_fn::SEEK && !handle.write {
             return Err(Errno::EBADF);
+        }
+        match what {
+            // Nobody could count what lies behind the end of a file.
+            namespace_fn::ALLOCATE
+                if flags & KEEP_SIZE != 0 && flags & PUNCH_HOLE == 0 && !handle.quotas.is_empty() =>
+            {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            namespace_fn::ALLOCATE if flags & (PUNCH_HOLE | COLLAPSE_RANGE) == 0 => {
+                self.grow(handle, Some(offset), bytes)?;
+            }
+            namespace_fn::TRUNCATE => handle.end.store(offset, Ordering::Relaxed),
+            _ => {}
         }
         self.act_at(handle, Act { what, offset, bytes, flags })
     }
@@ -394,6 +449,8 @@ impl NamespaceNode {
         }
         let write = handle.write && vouches;
         let fd = self.at_place(handle, |at| match at {
+            // What the kernel writes itself, nobody counts.
+            Where::Here(..) if write && !handle.quotas.is_empty() => Err(Errno::EXDEV),
             // What the kernel reads itself, nobody checks.
             Where::Here(_, name) if self.told.verify_always || self.seals.is_damaged(name) => {
                 Err(Errno::EXDEV)
@@ -406,6 +463,14 @@ impl NamespaceNode {
             handle.wrote.store(true, Ordering::Relaxed);
         }
         Ok(fd)
+    }
+
+    /// As [`Self::object`]; but a try of a change is not executed after a later one.
+    pub(crate) fn tried(&self, call: &ObjectCall, bulk: &[u8]) -> Result<(u64, Vec<u8>), Errno> {
+        match call.what {
+            namespace_fn::READ | namespace_fn::SEEK => self.object(call, bulk),
+            _ => self.repeats.run(call.call, call.again, || self.object(call, bulk)),
+        }
     }
 
     /// Another daemon asks for a function on an object of this node.
@@ -509,7 +574,8 @@ impl NamespaceNode {
     }
 }
 
-/// Whether nothing is done twice if the call comes twice.
+/// Whether nothing is done twice if the call comes twice. The other daemon sees to it that the
+/// first try never comes after the second.
 fn may_come_twice(call: &ObjectCall) -> bool {
     match call.what {
         namespace_fn::WRITE => call.flags & APPEND == 0,

@@ -24,7 +24,7 @@ use std::time::{Duration, SystemTime};
 use zazen_core::{Error, Result};
 use zazen_namespace::node;
 use zazen_namespace::operation::{Answer, Request, Response};
-use zazen_namespace::{Errno, InodeId};
+use zazen_namespace::{Epoch, Errno, InodeId};
 
 /// The longest time between two looks at the clock.
 const TIMER_MAX: Duration = Duration::from_millis(250);
@@ -45,6 +45,8 @@ pub(crate) struct Driver {
     files: Files,
     bytes: Bytes,
     links: Arc<Links>,
+    /// The engine and the epoch of its map that the links know.
+    told: Mutex<Option<(u64, Epoch)>>,
     /// Why the engine does not answer any more.
     broken: Mutex<Option<String>>,
     stopping: AtomicBool,
@@ -134,6 +136,7 @@ impl Driver {
             files: Files { folder, segments: Mutex::default(), reserve },
             bytes,
             links,
+            told: Mutex::default(),
             broken: Mutex::default(),
             stopping: AtomicBool::new(false),
         });
@@ -273,8 +276,19 @@ impl Driver {
                 }
                 done.into_iter().for_each(|event| engine.step(now, wall, event));
             }
+            self.tell_links(&**engine);
         }
         self.reply(replies);
+    }
+
+    /// Whom the links may believe, when the map has changed.
+    fn tell_links(&self, engine: &dyn Engine) {
+        let (turn, epoch) = (self.turn.load(Ordering::Relaxed), engine.epoch());
+        let mut told = lock(&self.told);
+        if *told != Some((turn, epoch)) {
+            *told = Some((turn, epoch));
+            self.links.learn(&engine.map());
+        }
     }
 
     fn act(&self, action: Action, replies: &mut Vec<(u64, Response)>, done: &mut Vec<Event>) {

@@ -1,7 +1,7 @@
 //! What keeps the metadata: the seam between the driver and the pure machine.
 
 use zazen_core::Result;
-use zazen_namespace::map::{Keepers, Member};
+use zazen_namespace::map::{Keepers, Member, State};
 use zazen_namespace::node::{self, Files, Node, Start};
 use zazen_namespace::operation::{Request, Response};
 use zazen_namespace::service::{MapView, NodeView, SeatView};
@@ -191,6 +191,7 @@ impl Engine for Replicated {
         let map = self.node.map();
         let node = |member: &Member| NodeView {
             node: member.node,
+            key: if member.state == State::Gone { 0 } else { member.key },
             name: member.address.rsplit_once(':').map_or("", |(host, _)| host).to_owned(),
             addr: member.address.clone(),
             up: member.is_in() && member.incarnation.0 != 0,

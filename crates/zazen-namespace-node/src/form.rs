@@ -4,6 +4,7 @@
 use crate::engine::{Forming, Replicated};
 use crate::keeper;
 use crate::node::{Durability, NamespaceNode, NodeList};
+use crate::proof::NodeSecret;
 use rustix::fs::{Mode, OFlags};
 use std::io::Read;
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
@@ -15,7 +16,7 @@ use zazen_core::fnv::fnv1a_128;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_env::random_u128;
 use zazen_namespace::map::Genesis;
-use zazen_namespace::node::{Config, File, Files, Level, Start};
+use zazen_namespace::node::{Config, File, Files, Level, Start, key_in};
 use zazen_namespace::partition::Settings;
 
 /// Partitions for each node that a namespace begins with.
@@ -43,7 +44,7 @@ impl NamespaceNode {
     }
 
     /// The list of nodes; `None` while it is not there.
-    fn listed(&self) -> Result<Option<Vec<String>>> {
+    pub(crate) fn listed(&self) -> Result<Option<Vec<String>>> {
         match &self.told.nodes {
             None => Ok(Some(Vec::new())),
             Some(NodeList::Nodes(nodes)) => Ok(Some(nodes.clone())),
@@ -73,7 +74,18 @@ impl NamespaceNode {
             None => listen.unwrap_or_default().to_owned(),
         };
         let files = self.files()?;
-        let key = random_u128()?;
+        // A node that has a number keeps its key; what is drawn now tells its lives apart. A new one
+        // has its key for good, and nobody has met its earlier ones.
+        let secret = match files.files.contains_key(&File::Identity) {
+            true => NodeSecret::load(self.folder.fd())?,
+            false => NodeSecret::make(self.folder.fd())?,
+        };
+        let key = match files.files.get(&File::Identity) {
+            None => secret.key(),
+            Some(bytes) if key_in(bytes)? == secret.key() => random_u128()?,
+            Some(_) => return Err(foreign_secret()),
+        };
+        self.links.prove_as(secret);
         let start = if files.files.contains_key(&File::Identity) || !(self.told.format || nodes.is_empty()) {
             Start::Open { key }
         } else {
@@ -136,6 +148,12 @@ impl NamespaceNode {
         }
         Ok(files)
     }
+}
+
+fn foreign_secret() -> Error {
+    let why = "the file `secret` in the namespace's folder is another node's: restore the node's own, or empty the \
+               folder, which makes the node a new one";
+    Error::new(ErrorKind::Config, why)
 }
 
 /// Which of the listed nodes this one is.

@@ -1,5 +1,6 @@
 //! What a caller has: its open files, its locks, and the inodes that it was led to.
 
+use crate::limit::Of;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -68,6 +69,10 @@ pub(crate) struct Handle {
     pub(crate) wrote: AtomicBool,
     /// The epoch of the map in which the place was asked for.
     pub(crate) asked_in: AtomicU64,
+    /// What bounds what is written.
+    pub(crate) quotas: Vec<Of>,
+    /// Where the file ends, as far as this handle knows.
+    pub(crate) end: AtomicU64,
 }
 
 impl Handle {
@@ -238,7 +243,9 @@ mod tests {
             let (read, write, place) = (true, false, Mutex::new(None));
             let (life, session) = (Mutex::new(Some(Incarnation(1))), Weak::new());
             let (wrote, asked_in) = (AtomicBool::new(false), AtomicU64::new(0));
-            Arc::new(Handle { id: InodeId(id), read, write, uid, life, session, place, wrote, asked_in })
+            let (quotas, end) = (Vec::new(), AtomicU64::new(0));
+            let id = InodeId(id);
+            Arc::new(Handle { id, read, write, uid, life, session, place, wrote, asked_in, quotas, end })
         };
         (0..HANDLES_MAX as u64).for_each(|number| session.add(number, file(1, number / 2)));
         assert!(!session.has_room(1));

@@ -40,6 +40,7 @@ pub(crate) fn start(node: &Arc<NamespaceNode>) -> Result<()> {
         thread.map(drop).map_err(|error| Error::io(format!("start the namespace's thread {name}"), error))
     };
     spawn("ns-keep", run)?;
+    spawn("ns-quota", crate::quota::run)?;
     spawn("ns-copy", run_copies)
 }
 
@@ -105,7 +106,13 @@ impl NamespaceNode {
     /// Notes the objects of a folder, as if they had just been written: what an earlier life of the
     /// daemon knew of files that lack checksums or copies is lost. The next folder.
     fn note_folder(&self, folder: u64) -> Option<u64> {
-        let names = self.objects.folder(folder)?;
+        let names = self.objects.folder(folder)?.unwrap_or_else(|errno| {
+            tracing::error!(
+                "namespace: folder {folder:03x} of the objects cannot be listed: {errno}; files in it \
+                 that lack checksums or copies get none before the next start or write"
+            );
+            Vec::new()
+        });
         let has_room = names.into_iter().all(|name| self.waiting.seals.note(name, Duration::ZERO));
         Some(if has_room { folder + 1 } else { folder })
     }

@@ -8,14 +8,19 @@
 //!   their holder; `keeper`, `waiting`: what is done for them in the background; `scrub`: a look at all;
 //!   `copies`, `incoming`: copies on other nodes; `balance`: files that move to other nodes; `place`: where new files go when the disk is full;
 //! - `route`: operations to the primaries of their partitions; `session`, `handles`: what a caller has open;
-//! - `service`: who may call what.
+//! - `service`: who may call what; `proof`, `peers`,
+//!   `admission`: nodes prove who they are; `squash`: what root is here;
+//!   `quota`, `books`, `limit`: how much users and directories may take;
+//! - `repeats`: calls of other daemons that come again.
 //!
 //! Invariants. A caller acts only with its own rights: the kernel, or the cluster key, says who it
-//! is. It names open files by handles, which are its own. Lengths and generations come from the
-//! metadata and from the disk, never from a caller. An object that should be here and is not is an
-//! error, never an empty file.
+//! is. Another node proves besides that it is that node. A caller names open files by handles, which
+//! are its own. Lengths and generations come from the metadata and from the disk, never from a
+//! caller. An object that should be here and is not is an error, never an empty file.
 
+mod admission;
 mod balance;
+mod books;
 mod copies;
 mod data;
 mod driver;
@@ -26,19 +31,25 @@ mod handles;
 mod incoming;
 mod keeper;
 mod lease;
+mod limit;
 pub mod links;
 mod node;
 pub mod objects;
+mod peers;
 mod place;
+pub mod proof;
+mod quota;
+mod repeats;
 pub mod reserve;
 mod route;
 mod scrub;
 pub mod seals;
 mod service;
 mod session;
+mod squash;
 mod waiting;
 mod watch;
 mod watchers;
 
-pub use node::{Durability, NamespaceNode, NodeList, Told};
+pub use node::{Admit, Durability, NamespaceNode, NodeList, Told};
 pub use service::NamespaceService;

@@ -4,14 +4,19 @@
 //! under way, what comes meanwhile is collected, so traffic batches itself under load. A node that
 //! does not answer loses what was meant for it, which the engine allows. Calls that need an answer
 //! take a connection of their own.
+//!
+//! A connection begins with the proof of both sides who they are (`proof`). A node that the map has
+//! at an address is believed there, and no other one.
 
+use crate::proof::NodeSecret;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zazen_call::{ClusterKey, Connection, Identity, Reply};
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_namespace::service::namespace_fn;
+use zazen_namespace::service::{Introduced, MapView, namespace_fn};
+use zazen_wire::Message;
 use zazen_wire::codec::{Reader, Writer};
 use zazen_wire::field::{Blob, Field, List};
 use zazen_wire::service;
@@ -48,12 +53,77 @@ impl Envelopes {
     }
 }
 
+/// Nodes that are remembered beside those of the map.
+const CAME_MAX: usize = 1 << 16;
+
 /// The connections of one daemon to the others.
 pub struct Links {
-    key: Option<ClusterKey>,
-    identity: Identity,
+    way: Arc<Way>,
     peers: Mutex<HashMap<String, Arc<Peer>>>,
     stopping: Arc<AtomicBool>,
+}
+
+/// How to reach another node, and whom to believe there.
+struct Way {
+    key: Option<ClusterKey>,
+    identity: Identity,
+    secret: Mutex<Option<Arc<NodeSecret>>>,
+    known: Mutex<Known>,
+}
+
+/// Which nodes are at an address.
+#[derive(Default)]
+struct Known {
+    /// By the map; 0 for one that has not come yet.
+    of_map: HashMap<String, Vec<u128>>,
+    /// Nodes that the map does not have, or not there, and that proved to be there.
+    came: HashMap<String, u128>,
+}
+
+/// What is called: a node of the map only, or also one that wants to come in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    Map,
+    Envelopes,
+}
+
+impl Known {
+    fn accepts(&self, address: &str, key: u128, of: Of) -> bool {
+        let by_map = self.of_map.get(address).is_none_or(|keys| keys.contains(&key) || keys.contains(&0));
+        by_map || (of == Of::Envelopes && self.came.get(address) == Some(&key))
+    }
+}
+
+impl Way {
+    /// A connection to `address` whose ends know each other.
+    fn connect(&self, address: &str, of: Of) -> Result<Connection> {
+        self.connect_to(address, |key| lock(&self.known).accepts(address, key, of))
+    }
+
+    fn connect_to(&self, address: &str, accepts: impl FnOnce(u128) -> bool) -> Result<Connection> {
+        let unavailable = |why: String| Error::new(ErrorKind::Unavailable, why);
+        let Some(key) = &self.key else {
+            let why = format!("node {address}: this daemon has no cluster key, so it reaches no other node");
+            return Err(unavailable(why));
+        };
+        let Some(secret) = lock(&self.secret).clone() else {
+            return Err(unavailable(format!("node {address}: this node has not begun yet")));
+        };
+        let connection = Connection::tcp(address, key, &self.identity, CONNECT)?;
+        // Both calls use it, one after the other.
+        let connection = std::cell::RefCell::new(connection);
+        connection.borrow_mut().set_timeout(Some(CONNECT));
+        let call = |function, payload: &[u8]| {
+            connection.borrow_mut().call(service::NAMESPACE, function, payload, &[])
+        };
+        secret.introduce(
+            &format!("the daemon at {address}"),
+            |mine| Introduced::decode(&call(namespace_fn::INTRODUCE, &mine.encode())?.payload),
+            accepts,
+            |proof| call(namespace_fn::PROVE, &proof.encode()).map(drop),
+        )?;
+        Ok(connection.into_inner())
+    }
 }
 
 struct Peer {
@@ -96,7 +166,53 @@ impl Links {
         // Groups are of no use to a daemon, and a remote one is told of some only.
         let credentials = zazen_core::Credentials { groups: Vec::new(), ..identity.credentials };
         let identity = Identity { credentials, ..identity };
-        Links { key, identity, peers: Mutex::default(), stopping: Arc::default() }
+        let way = Way { key, identity, secret: Mutex::default(), known: Mutex::default() };
+        Links { way: Arc::new(way), peers: Mutex::default(), stopping: Arc::default() }
+    }
+
+    /// Who this node is. Without it no other node is reached.
+    pub fn prove_as(&self, secret: NodeSecret) {
+        *lock(&self.way.secret) = Some(Arc::new(secret));
+    }
+
+    /// What this node proves to be, once it has begun.
+    pub(crate) fn secret(&self) -> Option<Arc<NodeSecret>> {
+        lock(&self.way.secret).clone()
+    }
+
+    /// Takes from a map which nodes are where.
+    pub fn learn(&self, map: &MapView) {
+        let mut of_map: HashMap<String, Vec<u128>> = HashMap::new();
+        for node in &map.nodes {
+            of_map.entry(node.addr.clone()).or_default().push(node.key);
+        }
+        lock(&self.way.known).of_map = of_map;
+    }
+
+    /// Whether the daemon at `address` proves to be the node with this key. Asks it, unless it has
+    /// proved so before.
+    pub(crate) fn confirms(&self, address: &str, key: u128) -> bool {
+        {
+            let known = lock(&self.way.known);
+            let of_map = known.of_map.get(address).is_some_and(|keys| keys.contains(&key));
+            if of_map || known.came.get(address) == Some(&key) {
+                return true;
+            }
+        }
+        match self.way.connect_to(address, |proved| proved == key) {
+            Ok(_) => {
+                let mut known = lock(&self.way.known);
+                if known.came.len() >= CAME_MAX {
+                    known.came.clear();
+                }
+                known.came.insert(address.to_owned(), key);
+                true
+            }
+            Err(error) => {
+                tracing::debug!("namespace: a node says that it is at {address}: {error}");
+                false
+            }
+        }
     }
 
     fn peer(&self, address: &str) -> Arc<Peer> {
@@ -116,7 +232,9 @@ impl Links {
 
     /// Sends an envelope to the engine at `address`, or drops it.
     pub fn post(&self, address: &str, bytes: Vec<u8>) {
-        let Some(key) = &self.key else { return };
+        if self.way.key.is_none() {
+            return;
+        }
         let peer = self.peer(address);
         let mut queue = lock(&peer.queue);
         if queue.bytes + bytes.len() > QUEUE_BYTES_MAX {
@@ -126,9 +244,9 @@ impl Links {
         queue.bytes += bytes.len();
         queue.envelopes.push(bytes);
         if !queue.has_thread {
-            let (peer, key, identity) = (Arc::clone(&peer), key.clone(), self.identity.clone());
+            let (peer, way) = (Arc::clone(&peer), Arc::clone(&self.way));
             let stopping = Arc::clone(&self.stopping);
-            let run = move || run_post(&peer, &key, &identity, &stopping);
+            let run = move || run_post(&peer, &way, &stopping);
             let thread = std::thread::Builder::new().name("ns-post".to_owned()).spawn(run);
             queue.has_thread = thread.is_ok();
         }
@@ -166,7 +284,7 @@ impl Links {
         let bulk: &[&[u8]] = if bulk.is_empty() { &[] } else { &[bulk] };
         let reply = connection.call(service::NAMESPACE, function, payload, bulk);
         let mut idle = lock(&peer.idle);
-        if connection.is_alive() {
+        if connection.is_alive() && !is_denied(&reply) {
             if idle.connections.len() < IDLE_MAX {
                 idle.connections.push(connection);
             }
@@ -178,12 +296,6 @@ impl Links {
     }
 
     fn connect(&self, peer: &Peer) -> Result<Connection> {
-        let Some(key) = &self.key else {
-            return Err(Error::new(
-                ErrorKind::Unavailable,
-                format!("node {}: this daemon has no cluster key, so it reaches no other node", peer.address),
-            ));
-        };
         {
             let mut idle = lock(&peer.idle);
             if let Some(connection) = idle.connections.pop() {
@@ -196,7 +308,7 @@ impl Links {
                 ));
             }
         }
-        let connected = Connection::tcp(&peer.address, key, &self.identity, CONNECT);
+        let connected = self.way.connect(&peer.address, Of::Map);
         if connected.is_err() {
             lock(&peer.idle).not_before = Some(Instant::now() + HOLD_OFF);
         }
@@ -246,7 +358,13 @@ impl Peer {
     }
 }
 
-fn run_post(peer: &Peer, key: &ClusterKey, identity: &Identity, stopping: &AtomicBool) {
+/// Whether the other node does not take this one for who it says it is: perhaps this node has begun
+/// anew, as another one. The next connection proves who it is now.
+fn is_denied(reply: &Result<Reply>) -> bool {
+    reply.as_ref().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
+}
+
+fn run_post(peer: &Peer, way: &Way, stopping: &AtomicBool) {
     let mut connection: Option<Connection> = None;
     while !stopping.load(Ordering::Relaxed) {
         let batch = peer.next(stopping);
@@ -259,12 +377,18 @@ fn run_post(peer: &Peer, key: &ClusterKey, identity: &Identity, stopping: &Atomi
         let sent = (0..2).any(|_| {
             let open = match connection.take() {
                 Some(open) => Ok(open),
-                None => Connection::tcp(&peer.address, key, identity, CONNECT),
+                None => way.connect(&peer.address, Of::Envelopes),
             };
-            let Ok(mut open) = open else { return false };
+            let mut open = match open {
+                Ok(open) => open,
+                Err(error) => {
+                    tracing::debug!("namespace: no way to {}: {error}", peer.address);
+                    return false;
+                }
+            };
             open.set_timeout(Some(POST));
             let sent = open.call(service::NAMESPACE, namespace_fn::PEER, &payload, &[]);
-            if open.is_alive() {
+            if open.is_alive() && !is_denied(&sent) {
                 connection = Some(open);
             }
             match sent {

@@ -1,5 +1,6 @@
 //! A node of the namespace, as its service uses it.
 
+use crate::books::Quotas;
 use crate::driver::{Bytes, Driver, wall_ns};
 use crate::engine::{Engine as _, Forming};
 use crate::folder::DataFolder;
@@ -7,6 +8,8 @@ use crate::handles::{Session, lock};
 use crate::incoming::Incoming;
 use crate::links::Links;
 use crate::objects::{ObjectName, Objects};
+use crate::peers::Peers;
+use crate::repeats::Repeats;
 use crate::reserve::Reserve;
 use crate::seals::Seals;
 use crate::waiting::Waiting;
@@ -48,6 +51,16 @@ pub enum Durability {
     Synced,
 }
 
+/// Who may join a namespace, of those who have the cluster key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Admit {
+    /// Every node.
+    #[default]
+    Key,
+    /// Nodes at the listed addresses.
+    Listed,
+}
+
 /// What a node of the namespace is told.
 #[derive(Clone, Debug)]
 pub struct Told {
@@ -71,6 +84,10 @@ pub struct Told {
     pub verify_always: bool,
     /// How long a node must be down before copies of its files are made elsewhere.
     pub repair_after: Duration,
+    /// Who may join.
+    pub admit: Admit,
+    /// Whether root of this node is root in the namespace. Otherwise it is nobody there.
+    pub trusts_root: bool,
 }
 
 /// How long another node may take to say its name.
@@ -104,7 +121,15 @@ pub struct NamespaceNode {
     uid: u32,
     /// Numbers handles; the upper bits tell one life of the daemon from the next.
     next_handle: AtomicU64,
+    /// Numbers calls of other daemons.
+    next_call: AtomicU64,
+    /// Calls of other daemons that come again.
+    pub(crate) repeats: Repeats,
     pub(crate) watchers: Arc<Watchers>,
+    /// What users and directories may take.
+    pub(crate) quotas: Quotas,
+    /// What connections of other daemons have proved.
+    pub(crate) peers: Peers,
     pub(crate) stopping: AtomicBool,
     pub(crate) folder: DataFolder,
     pub(crate) told: Told,
@@ -177,7 +202,11 @@ impl NamespaceNode {
             names: Mutex::default(),
             uid: rustix::process::geteuid().as_raw(),
             next_handle: AtomicU64::new(wall_ns().unsigned_abs()),
+            next_call: AtomicU64::new(zazen_env::random_u128()? as u64),
+            repeats: Repeats::default(),
             watchers: Arc::default(),
+            quotas: Quotas::default(),
+            peers: Peers::default(),
             stopping: AtomicBool::new(false),
             folder,
             told: told.clone(),
@@ -246,6 +275,11 @@ impl NamespaceNode {
         lock(&self.turns[(mixed(id.0) % TURNS as u64) as usize])
     }
 
+    /// A number for a call of another daemon. All daemons begin at random, so no two have the same.
+    pub(crate) fn fresh_call(&self) -> u64 {
+        self.next_call.fetch_add(1, Ordering::Relaxed)
+    }
+
     pub(crate) fn fresh_handle(&self) -> u64 {
         self.next_handle.fetch_add(1, Ordering::Relaxed)
     }
@@ -266,6 +300,7 @@ impl NamespaceNode {
     /// The state, as JSON.
     pub fn status(&self, caller: &Caller) -> serde_json::Value {
         let disk = self.objects.disk().unwrap_or_default();
+        let lists_quotas = caller.is_local() && self.administers(caller);
         // Another daemon asks for this node's name only.
         let map = if caller.is_local() { self.named_map() } else { MapView::clone(&self.map()) };
         let nodes: Vec<_> = map
@@ -301,6 +336,14 @@ impl NamespaceNode {
             "damaged_files": self.seals.damaged_count(),
             "waits_for_checksums": self.waiting.seals.len(),
             "waits_for_copies": self.waiting.copies.len(),
+            "quotas": lists_quotas.then(|| self.quotas(None).quotas.iter().map(|quota| serde_json::json!({
+                "user": quota.user,
+                "path": quota.path,
+                "bytes": quota.bytes,
+                "bytes_max": quota.bytes_max,
+                "files": quota.files,
+                "files_max": quota.files_max,
+            })).collect::<Vec<_>>()),
             "broken": self.driver.broken(),
             "engine": self.driver.ask(|engine| engine.status()),
             "nodes": nodes,

@@ -52,7 +52,8 @@ impl ObjectName {
     /// A call of another daemon about it, without bytes.
     pub(crate) fn call(self, what: u16, offset: u64, bytes: u64, flags: u32) -> ObjectCall {
         let sum = frame_checksum(&[]);
-        ObjectCall { id: self.id, generation: self.generation, what, offset, bytes, flags, sum }
+        let (id, generation) = (self.id, self.generation);
+        ObjectCall { id, generation, what, offset, bytes, flags, sum, call: 0, again: 0 }
     }
 
     /// The object that a file's name stands for.
@@ -219,18 +220,24 @@ impl Objects {
         }
     }
 
-    /// All objects of the `at`-th folder, with the time of their last change; `None` behind the last
-    /// folder.
-    pub fn folder(&self, at: u64) -> Option<Vec<ObjectName>> {
-        if at >= FOLDERS {
-            return None;
-        }
+    /// All objects of the `at`-th folder; `None` behind the last folder. An error if not all of them
+    /// could be listed: then nobody may count the folder as done.
+    pub fn folder(&self, at: u64) -> Option<Result<Vec<ObjectName>, Errno>> {
+        (at < FOLDERS).then(|| self.list(&format!("{at:03x}")).map_err(errno))
+    }
+
+    fn list(&self, folder: &str) -> Result<Vec<ObjectName>, Kernel> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let Ok(fd) = rustix::fs::openat(&self.root, format!("{at:03x}"), flags, Mode::empty()) else {
-            return Some(Vec::new());
+        let fd = match rustix::fs::openat(&self.root, folder, flags, Mode::empty()) {
+            // A folder is made for its first object.
+            Err(Kernel::NOENT) => return Ok(Vec::new()),
+            opened => opened?,
         };
-        let entries = rustix::fs::Dir::new(fd).into_iter().flatten().flatten();
-        Some(entries.filter_map(|entry| ObjectName::parse(entry.file_name().to_str().ok()?)).collect())
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::new(fd)? {
+            names.extend(entry?.file_name().to_str().ok().and_then(ObjectName::parse));
+        }
+        Ok(names)
     }
 
     /// The disk that they are on.
@@ -388,8 +395,23 @@ mod tests {
         objects.remove(name(7, 1)).unwrap();
         assert_eq!(objects.open(name(7, 1)).unwrap_err(), Errno::ESTALE);
         assert_eq!(read(&first, &mut got, 0), Ok(3), "what is open keeps its bytes");
-        let listed: Vec<ObjectName> = (0..).map_while(|at| objects.folder(at)).flatten().collect();
+        let listed: Vec<ObjectName> =
+            (0..).map_while(|at| objects.folder(at)).flat_map(|names| names.unwrap()).collect();
         assert_eq!(listed, [name(7, 2)]);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_listed_is_not_empty() {
+        let (dir, objects) = objects();
+        objects.make(name(7, 1)).unwrap();
+        let folder = name(7, 1).folder();
+        let at = u64::from_str_radix(&folder, 16).unwrap();
+        assert_eq!(objects.folder(at), Some(Ok(vec![name(7, 1)])));
+        std::fs::rename(dir.path().join(&folder), dir.path().join("elsewhere")).unwrap();
+        assert_eq!(objects.folder(at), Some(Ok(Vec::new())), "not made yet");
+        std::fs::write(dir.path().join(&folder), b"").unwrap();
+        assert!(matches!(objects.folder(at), Some(Err(_))));
+        assert_eq!(objects.folder(FOLDERS), None);
     }
 
     #[test]

@@ -59,17 +59,8 @@ fn gives_place(operation: &Operation) -> bool {
 /// again in the next one.
 fn may_come_twice(operation: &Operation) -> bool {
     match operation {
-        Operation::Lookup(_)
-        | Operation::GetAttributes(_)
-        | Operation::GetMany(_)
-        | Operation::ReadDirectory(_)
-        | Operation::ReadLink(_)
-        | Operation::GetXattr(_)
-        | Operation::ListXattr(_)
-        | Operation::Parent(_)
-        | Operation::Buckets(_)
         // The first open ended with its life.
-        | Operation::Open(_)
+        Operation::Open(_)
         | Operation::Commit(_)
         | Operation::SetAttributes(_)
         | Operation::Lock(_)
@@ -77,7 +68,7 @@ fn may_come_twice(operation: &Operation) -> bool {
         | Operation::TakeOver(_) => true,
         Operation::Create(create) => create.open.is_some() && !create.exclusive,
         Operation::SetXattr(set) => set.value.is_some() && !set.create && !set.replace,
-        _ => false,
+        other => other.only_reads(),
     }
 }
 

@@ -36,7 +36,15 @@ impl NamespaceNode {
         let goes_on = || Instant::now() < until && !self.stopping.load(Ordering::Relaxed);
         let mut done = Scrubbed { folders: objects::FOLDERS, ..Scrubbed::default() };
         let mut at = asked.from;
-        while let Some(mut names) = self.objects.folder(at.folder) {
+        while let Some(listed) = self.objects.folder(at.folder) {
+            let mut names = listed.map_err(|errno| {
+                let text = format!(
+                    "folder {:03x} of the objects cannot be listed: {errno}; nothing from it on was \
+                     checked; look at the disk of this node",
+                    at.folder
+                );
+                Error::new(ErrorKind::Io, text)
+            })?;
             names.retain(|name| (name.id, name.generation) >= (at.id, at.generation));
             names.sort_unstable();
             for part in names.chunks(AT_ONCE) {

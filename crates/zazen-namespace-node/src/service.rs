@@ -10,9 +10,10 @@ use std::time::Instant;
 use zazen_call::{Call, Caller, Reply, Service};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_namespace::Errno;
+use zazen_namespace::operation::Inode;
 use zazen_namespace::service::{
-    ASKS_MAX, Answers, Asks, Balance, CHUNK_BYTES_MAX, Done, HandleCall, Noticed, ObjectCall, ObjectDone,
-    Requests, Responses, Scrub, Spaces, Watch, namespace_fn,
+    ASKS_MAX, Answers, Asks, Balance, CHUNK_BYTES_MAX, Done, HandleCall, Introduction, Noticed, ObjectCall,
+    ObjectDone, Proof, Quota, Requests, Responses, Scrub, Spaces, Watch, namespace_fn,
 };
 use zazen_wire::checksum::frame_checksum;
 use zazen_wire::{Message, service};
@@ -101,15 +102,32 @@ impl NamespaceNode {
             ));
         }
         match call.function {
+            namespace_fn::INTRODUCE => {
+                return Ok(payload(&self.introduced(caller, &Introduction::decode(call.payload)?)?));
+            }
+            namespace_fn::PROVE => {
+                self.proved(caller, &Proof::decode(call.payload)?)?;
+                return Ok(Reply::default());
+            }
+            _ => {}
+        }
+        let key = self.key_of(caller)?;
+        if call.function != namespace_fn::PEER {
+            self.check_member(key)?;
+        }
+        match call.function {
             namespace_fn::REQUEST => {
                 let requests = Requests::decode(call.payload)?.requests;
                 if requests.len() > ASKS_MAX {
                     return Err(Error::new(ErrorKind::TooLarge, format!("more than {ASKS_MAX} requests")));
                 }
+                self.check_requests(key, &requests)?;
                 Ok(payload(&Responses { responses: self.execute(requests, PATIENCE) }))
             }
             namespace_fn::PEER => {
-                self.driver.peer(Envelopes::decode(call.payload)?);
+                let envelopes = Envelopes::decode(call.payload)?;
+                self.check_envelopes(key, &envelopes)?;
+                self.driver.peer(envelopes);
                 Ok(Reply::default())
             }
             namespace_fn::NOTICE => Ok(payload(&self.noticed(Noticed::decode(call.payload)?))),
@@ -120,7 +138,7 @@ impl NamespaceNode {
                     namespace_fn::COPY_END => bulk(&mut call, SUM_BYTES)?,
                     _ => Ok(Vec::new()),
                 };
-                let (done, got) = match given.and_then(|given| self.object(&asked, &given)) {
+                let (done, got) = match given.and_then(|given| self.tried(&asked, &given)) {
                     Ok((value, got)) => (Done::with(value), got),
                     Err(errno) => (Done::refused(errno), Vec::new()),
                 };
@@ -163,19 +181,36 @@ impl Service for NamespaceService {
             namespace_fn::STATUS => {
                 Ok(Reply { payload: node.status(caller).to_string().into_bytes(), ..Reply::default() })
             }
-            namespace_fn::SCRUB if !node.vouches(caller) => Err(Error::new(
+            namespace_fn::SCRUB if !node.administers(caller) => Err(Error::new(
                 ErrorKind::PermissionDenied,
                 "only root and the daemon's user may scrub a node's disk",
             )),
             namespace_fn::SCRUB => Ok(payload(&node.scrub(&Scrub::decode(call.payload)?)?)),
-            namespace_fn::BALANCE if !node.vouches(caller) => Err(Error::new(
+            namespace_fn::BALANCE if !node.administers(caller) => Err(Error::new(
                 ErrorKind::PermissionDenied,
                 "only root and the daemon's user may move files between nodes",
             )),
             namespace_fn::BALANCE => Ok(payload(&node.balance(&Balance::decode(call.payload)?)?)),
+            namespace_fn::QUOTA if !node.administers(caller) => {
+                Err(Error::new(ErrorKind::PermissionDenied, "only root and the daemon's user may set quotas"))
+            }
+            namespace_fn::QUOTA => {
+                node.set_quota(&Quota::decode(call.payload)?)?;
+                Ok(Reply::default())
+            }
+            namespace_fn::QUOTAS => {
+                let only = (!node.administers(caller)).then_some(caller.credentials.uid);
+                Ok(payload(&node.quotas(only)))
+            }
+            namespace_fn::SPACE if caller.is_local() && !call.payload.is_empty() => {
+                let id = Inode::decode(call.payload)?.id;
+                let known = node.vouches(caller) || node.session(caller.connection).knows(id);
+                let bounded = if known { node.space_in(id) } else { None };
+                Ok(payload(&Spaces { nodes: bounded.map_or_else(|| node.spaces(), |one| vec![one]) }))
+            }
             namespace_fn::SPACE if caller.is_local() => Ok(payload(&Spaces { nodes: node.spaces() })),
             namespace_fn::SPACE => Ok(payload(&Spaces { nodes: node.own_space().into_iter().collect() })),
-            namespace_fn::REQUEST..=namespace_fn::OBJECT | namespace_fn::NOTICE => {
+            namespace_fn::REQUEST..=namespace_fn::PROVE | namespace_fn::NOTICE => {
                 node.between_daemons(caller, call)
             }
             other => Err(unknown(other)),
@@ -184,6 +219,7 @@ impl Service for NamespaceService {
 
     fn detach(&self, caller: &Caller) {
         self.0.watchers.ends(caller.connection);
+        self.0.peers.ends(caller.connection);
         let session = lock(&self.0.sessions).remove(&caller.connection);
         if let Some(session) = session {
             self.0.end_session(&session);

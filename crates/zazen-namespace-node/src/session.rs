@@ -1,5 +1,6 @@
 //! What callers ask, open and lock. All that a caller has ends with it.
 
+use crate::books::Reserved;
 use crate::copies;
 use crate::data::Tries;
 use crate::driver::wall_ns;
@@ -7,6 +8,7 @@ use crate::handles::{Handle, LockKey, Session, lock};
 use crate::node::NamespaceNode;
 use crate::objects::{self, ObjectName};
 use crate::route::{PATIENCE, Routed, root};
+use crate::squash::squash;
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,7 +41,7 @@ const WRITE: u32 = 2;
 const SEARCH: u32 = 1;
 
 /// An operation of a call, and what its answer needs to be finished.
-struct Asked {
+struct Asked<'a> {
     credentials: Credentials,
     /// How it opens a file.
     mode: Option<Mode>,
@@ -51,6 +53,19 @@ struct Asked {
     since_ns: i64,
     /// The inode of which it sets how many nodes shall have it.
     wishes: Option<InodeId>,
+    /// What bounds what it makes.
+    quotas: Reserved<'a>,
+    /// The directory that it looks into.
+    directory: Option<InodeId>,
+}
+
+/// An operation that may be asked, for whom, whether its answer leads the caller further, and what
+/// bounds what it makes.
+struct Vetted<'a> {
+    credentials: Credentials,
+    operation: Operation,
+    leads: bool,
+    quotas: Reserved<'a>,
 }
 
 /// The inodes that an operation names by their numbers.
@@ -186,7 +201,7 @@ impl NamespaceNode {
         let mut kept = Vec::with_capacity(asks.len());
         for ask in asks {
             match self.vet(caller, session, ask, life, failed) {
-                Ok((credentials, operation, leads)) => {
+                Ok(Vetted { credentials, operation, leads, quotas }) => {
                     let lock = match &operation {
                         Operation::Lock(lock) => {
                             let all = lock.whole || (lock.start == 0 && lock.end >= i64::MAX as u64);
@@ -195,8 +210,17 @@ impl NamespaceNode {
                         _ => None,
                     };
                     let (credentials_of, mode) = (credentials.clone(), mode_of(&operation));
-                    let wishes = wishes_of(&operation);
-                    kept.push(Asked { credentials: credentials_of, mode, lock, leads, since_ns, wishes });
+                    let (wishes, directory) = (wishes_of(&operation), directory_of(&operation));
+                    kept.push(Asked {
+                        credentials: credentials_of,
+                        mode,
+                        lock,
+                        leads,
+                        since_ns,
+                        wishes,
+                        quotas,
+                        directory,
+                    });
                     routed.push((credentials, operation));
                     answers.push(None);
                 }
@@ -221,29 +245,18 @@ impl NamespaceNode {
     /// of an inode says nothing of the directories above it. Whether the answer leads further.
     fn vet_inodes(
         &self,
-        caller: &Caller,
+        credentials: &Credentials,
         session: &Session,
         operation: &mut Operation,
     ) -> Result<bool, Errno> {
         if inodes_of(operation).into_iter().any(|id| !session.knows(id)) {
             return Err(Errno::EACCES);
         }
-        match operation {
-            // As the kernel's protected_hardlinks.
-            Operation::Link(link) => {
-                let of = self.attributes(link.id)?;
-                let plain = of.kind == Kind::File && may(&caller.credentials, &of, READ | WRITE);
-                if of.uid != caller.credentials.uid && !plain {
-                    return Err(Errno::EPERM);
-                }
-            }
-            // Names need the right to read a directory, inodes the right to search it.
-            Operation::ReadDirectory(read) => {
-                let searches = may(&caller.credentials, &self.attributes(read.directory)?, SEARCH);
-                read.attributes &= searches;
-                return Ok(searches);
-            }
-            _ => {}
+        // Names need the right to read a directory, inodes the right to search it.
+        if let Operation::ReadDirectory(read) = operation {
+            let searches = may(credentials, &self.attributes(read.directory)?, SEARCH);
+            read.attributes &= searches;
+            return Ok(searches);
         }
         Ok(true)
     }
@@ -261,6 +274,13 @@ impl NamespaceNode {
         wanted
     }
 
+    /// As the kernel's protected_hardlinks.
+    fn vet_link(&self, credentials: &Credentials, id: InodeId) -> Result<(), Errno> {
+        let of = self.attributes(id)?;
+        let plain = of.kind == Kind::File && may(credentials, &of, READ | WRITE);
+        if of.uid == credentials.uid || plain { Ok(()) } else { Err(Errno::EPERM) }
+    }
+
     /// What may be asked, and for whom.
     fn vet(
         &self,
@@ -269,13 +289,15 @@ impl NamespaceNode {
         ask: Ask,
         life: Incarnation,
         failed: &mut HashMap<InodeId, Errno>,
-    ) -> Result<(Credentials, Operation, bool), Errno> {
+    ) -> Result<Vetted<'_>, Errno> {
         let vouches = self.vouches(caller);
         let credentials = match ask.credentials {
             None => caller.credentials.clone(),
             Some(of) if vouches || of == caller.credentials => of,
             Some(_) => return Err(Errno::EPERM),
         };
+        let asked_as = credentials.uid;
+        let credentials = if self.told.trusts_root { credentials } else { squash(credentials) };
         let mut operation = ask.operation;
         // New files may go to another node; the log's reserve is for what is here.
         let no_room = || self.driver.is_full() && (self.place().is_none() || self.driver.is_nearly_out());
@@ -324,7 +346,13 @@ impl NamespaceNode {
             Operation::Lock(lock) => self.vet_lock(caller, session, lock, credentials.uid, life)?,
             _ => {}
         }
-        let leads = !vouches && self.vet_inodes(caller, session, &mut operation)?;
+        let leads = !vouches && self.vet_inodes(&credentials, session, &mut operation)?;
+        // The kernel of a mount has looked at that, for the user that it knows.
+        if let Operation::Link(link) = &operation
+            && (!vouches || credentials.uid != asked_as)
+        {
+            self.vet_link(&credentials, link.id)?;
+        }
         // The wish is part of the operation: a file is never made without it.
         match &mut operation {
             Operation::Create(create) if create.kind == Kind::File => {
@@ -333,7 +361,33 @@ impl NamespaceNode {
             Operation::CreateMany(many) => many.copies = self.wanted_once(many.directory, failed)?,
             _ => {}
         }
-        Ok((credentials, operation, leads))
+        let quotas = self.vet_quotas(&credentials, &operation)?;
+        Ok(Vetted { credentials, operation, leads, quotas })
+    }
+
+    /// Counts the inodes that an operation may make. `EDQUOT` if it may make none.
+    fn vet_quotas(&self, credentials: &Credentials, operation: &Operation) -> Result<Reserved<'_>, Errno> {
+        let (directory, count) = match operation {
+            Operation::Create(create) => (create.directory, 1),
+            Operation::CreateMany(create) => (create.directory, create.names.len() as u64),
+            Operation::MakeDirectory(make) => (make.directory, 1),
+            _ => return Ok(self.quotas.not_reserved(Vec::new())),
+        };
+        let quotas = self.quotas_of(credentials.uid, Some(directory))?;
+        match (self.quotas.reserve(quotas, count), operation) {
+            (Ok(reserved), _) => Ok(reserved),
+            // An existing file is opened, which makes nothing.
+            (Err((full, quotas)), Operation::Create(create))
+                if create.open.is_some() && !create.exclusive =>
+            {
+                let at = At { directory, name: create.name.clone() };
+                match self.route_one(credentials.clone(), Operation::Lookup(at)) {
+                    Err(Errno::ENOENT) => Err(full),
+                    found => found.map(|_| self.quotas.not_reserved(quotas)),
+                }
+            }
+            (Err((full, _)), _) => Err(full),
+        }
     }
 
     /// Owners of locks are numbered by the callers; here they must differ between callers, too.
@@ -374,9 +428,13 @@ impl NamespaceNode {
     }
 
     /// Makes a handle of a grant, and brings attributes up to date.
-    fn finish(&self, session: &Arc<Session>, (answer, life): Routed, asked: &Asked) -> Answered {
+    fn finish(&self, session: &Arc<Session>, (answer, life): Routed, asked: &Asked<'_>) -> Answered {
         if asked.leads {
             inodes_in(&answer).into_iter().for_each(|id| session.learn(id));
+        }
+        asked.quotas.made(made_by(&answer).len() as u64);
+        if let Some(directory) = asked.directory {
+            self.quotas.found_in(directory, inodes_in(&answer));
         }
         if let Some(id) = asked.wishes.filter(|_| answer == Answer::Done) {
             self.note_wanted(id);
@@ -421,8 +479,17 @@ impl NamespaceNode {
         mut grant: Grant,
         life: Incarnation,
         mode: &Mode,
-        asked: &Asked,
+        asked: &Asked<'_>,
     ) -> Answered {
+        let mut refusal = None;
+        let quotas = match mode.write && asked.credentials.uid != 0 {
+            true => self.quotas_of_file(&grant.attributes, asked.directory).unwrap_or_else(|errno| {
+                refusal = Some(errno);
+                Vec::new()
+            }),
+            false => Vec::new(),
+        };
+        let end = if mode.truncate { 0 } else { grant.attributes.bytes };
         let handle = Arc::new(Handle {
             id: grant.attributes.id,
             read: mode.read,
@@ -433,7 +500,13 @@ impl NamespaceNode {
             place: Mutex::new(place_of(&grant.attributes)),
             wrote: AtomicBool::new(false),
             asked_in: AtomicU64::new(self.map().epoch.0),
+            quotas,
+            end: AtomicU64::new(end),
         });
+        if let Some(errno) = refusal {
+            self.release(&handle);
+            return Answered { answer: Answer::refused(errno), handle: 0 };
+        }
         match self.make_ready(session, &handle, &grant, mode, asked.since_ns) {
             Ok(None) => {}
             Ok(Some(fresh)) => grant.attributes = fresh,
@@ -666,6 +739,17 @@ impl NamespaceNode {
     }
 }
 
+/// The directory that an operation finds or makes inodes in.
+fn directory_of(operation: &Operation) -> Option<InodeId> {
+    match operation {
+        Operation::Lookup(at) => Some(at.directory),
+        Operation::Create(create) => Some(create.directory),
+        Operation::CreateMany(create) => Some(create.directory),
+        Operation::ReadDirectory(read) => Some(read.directory),
+        _ => None,
+    }
+}
+
 /// The inode of which the operation sets how many nodes shall have it.
 fn wishes_of(operation: &Operation) -> Option<InodeId> {
     match operation {
@@ -677,6 +761,18 @@ fn wishes_of(operation: &Operation) -> Option<InodeId> {
 /// Where a file's bytes are: the holder, and the generation.
 fn place_of(attributes: &Attributes) -> Option<(NodeNo, u64)> {
     attributes.place.as_ref().map(|place| (place.holder, place.generation))
+}
+
+/// The inodes that an operation that makes inodes has made.
+fn made_by(answer: &Answer) -> Vec<InodeId> {
+    match answer {
+        Answer::Grant(grant) if grant.created => vec![grant.attributes.id],
+        Answer::Entry(entry) => vec![entry.id],
+        Answer::Created(many) => {
+            many.results.iter().filter(|made| made.1.is_none()).map(|made| made.0).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// How an operation opens a file.

@@ -596,6 +596,39 @@ impl Operation {
         };
         id.partition()
     }
+
+    /// Whether the operation changes nothing, so that it may be executed any number of times.
+    pub fn only_reads(&self) -> bool {
+        match self {
+            Operation::Lookup(_)
+            | Operation::GetAttributes(_)
+            | Operation::GetMany(_)
+            | Operation::ReadDirectory(_)
+            | Operation::ReadLink(_)
+            | Operation::GetXattr(_)
+            | Operation::ListXattr(_)
+            | Operation::Parent(_)
+            | Operation::Buckets(_) => true,
+            Operation::Lock(lock) => match lock.wanted {
+                LockWanted::TestShared | LockWanted::TestExclusive => true,
+                LockWanted::Shared | LockWanted::Exclusive | LockWanted::Unlock => false,
+            },
+            Operation::SetAttributes(_)
+            | Operation::Create(_)
+            | Operation::CreateMany(_)
+            | Operation::MakeDirectory(_)
+            | Operation::Unlink(_)
+            | Operation::RemoveDirectory(_)
+            | Operation::Rename(_)
+            | Operation::Link(_)
+            | Operation::Open(_)
+            | Operation::Commit(_)
+            | Operation::Release(_)
+            | Operation::SetXattr(_)
+            | Operation::Copied(_)
+            | Operation::TakeOver(_) => false,
+        }
+    }
 }
 
 impl Answer {

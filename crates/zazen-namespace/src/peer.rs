@@ -6,7 +6,9 @@ use crate::node::Position;
 use crate::partition::PeerMessage;
 use crate::tagged::tagged;
 use crate::{Epoch, Incarnation, InodeId, NodeNo, PartitionNo};
+use zazen_core::Result;
 use zazen_core::limits::PATH_BYTES_MAX;
+use zazen_wire::codec::Reader;
 use zazen_wire::field::{Blob, List, Nested, Opt, Text};
 
 /// The longest record on the wire.
@@ -261,6 +263,26 @@ tagged! {
     }
 }
 
+/// Who sent an envelope, as the envelope says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SentBy {
+    /// What the sender drew when its disk was first used.
+    pub key: u128,
+    /// Where the sender can be reached.
+    pub address: String,
+}
+
+impl SentBy {
+    /// Reads the beginning of an envelope's bytes.
+    pub fn of(bytes: &[u8]) -> Result<SentBy> {
+        let mut reader = Reader::new("envelope", bytes);
+        let (_namespace, _from) = (reader.u128()?, reader.u32()?);
+        let key = reader.u128()?;
+        let _incarnation = reader.u64()?;
+        Ok(SentBy { key, address: reader.text(PATH_BYTES_MAX)? })
+    }
+}
+
 impl Envelope {
     /// The changes of the map that its sender asks the stewards for.
     pub fn proposals(&self) -> impl Iterator<Item = &Change> {
@@ -276,5 +298,30 @@ impl Envelope {
         let gives =
             |message: &Message| matches!(message, Message::Voted(vote) if !vote.trial && vote.granted);
         (self.messages.iter().any(asks), self.messages.iter().any(gives))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zazen_wire::Message as _;
+
+    #[test]
+    fn the_beginning_of_an_envelope_tells_its_sender() {
+        let envelope = Envelope {
+            namespace: 1 << 100,
+            from: NodeNo(7),
+            key: 3 << 90,
+            incarnation: Incarnation(9),
+            address: "node7:7345".to_owned(),
+            epoch: Epoch(4),
+            messages: vec![Message::Renew(Renew { sent_ns: 5, weight: 1 })],
+        };
+        let bytes = envelope.encode();
+        let from = SentBy { key: envelope.key, address: envelope.address };
+        assert_eq!(SentBy::of(&bytes).expect("a sender"), from);
+        for cut in 0..57 {
+            SentBy::of(&bytes[..cut]).expect_err("a part of a sender");
+        }
     }
 }

@@ -10,7 +10,8 @@
 use crate::operation::{Answer, At, Operation, Request, Response};
 use crate::{Epoch, Errno, Incarnation, InodeId, NodeNo};
 use zazen_core::Credentials;
-use zazen_wire::field::{FreeText, List, Nested, Opt};
+use zazen_core::limits::PATH_BYTES_MAX;
+use zazen_wire::field::{FreeText, List, Nested, Opt, Text};
 
 /// The most bytes that one read or write moves.
 pub const CHUNK_BYTES_MAX: usize = 4 << 20;
@@ -54,11 +55,18 @@ pub mod namespace_fn {
     /// long. For callers that may vouch.
     pub const SCRUB: u16 = 14;
     /// Nothing → [`super::Spaces`]: the nodes that answered a moment ago. Between daemons: the
-    /// asked node alone.
+    /// asked node alone. An inode as payload: where a quota bounds what can be made there, one
+    /// entry that says so.
     pub const SPACE: u16 = 15;
 
     /// [`super::Balance`] → [`super::Balanced`]. For callers that may vouch.
     pub const BALANCE: u16 = 16;
+
+    /// [`super::Quota`] → nothing: sets or ends a quota. For root and the daemon's user.
+    pub const QUOTA: u16 = 17;
+    /// Nothing → [`super::Quotas`]: all, for root and the daemon's user and for other nodes;
+    /// otherwise the caller's own.
+    pub const QUOTAS: u16 = 18;
 
     /// Between daemons: [`super::Requests`] → [`super::Responses`].
     pub const REQUEST: u16 = 32;
@@ -67,6 +75,12 @@ pub mod namespace_fn {
     /// Between daemons: [`super::ObjectCall`], the function of the same name on a handle in `what`,
     /// with the same bytes → [`super::ObjectDone`] and the same bytes.
     pub const OBJECT: u16 = 34;
+    /// Between daemons: [`super::Introduction`] → [`super::Introduced`]. A connection of a node
+    /// begins with it.
+    pub const INTRODUCE: u16 = 35;
+    /// Between daemons: [`super::Proof`] → nothing. From now on the caller is the node with the key
+    /// that it showed.
+    pub const PROVE: u16 = 36;
     /// Between daemons: [`super::Noticed`] → [`super::Watched`].
     pub const NOTICE: u16 = 40;
 
@@ -197,11 +211,41 @@ zazen_wire::messages! {
         watched: bool,
     }
 
+    /// A node begins to prove to another who it is.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Introduction {
+        /// Random.
+        nonce: [u8; 32],
+        /// The caller's public key.
+        key: [u8; 32],
+    }
+
+    /// The other node proves who it is.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Introduced {
+        /// Random.
+        nonce: [u8; 32],
+        /// The callee's public key.
+        key: [u8; 32],
+        /// Its signature of both random numbers and both keys.
+        signature: [u8; 64],
+    }
+
+    /// The caller's proof.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Proof {
+        /// Its signature of both random numbers and both keys.
+        signature: [u8; 64],
+    }
+
     /// A node, as the map has it.
     #[derive(Clone, Debug, PartialEq, Eq)]
     NodeView {
         /// Its number.
         node: NodeNo,
+        /// A digest of the public key by which it proves who it is; 0 before it has come, and after
+        /// it has left for good.
+        key: u128,
         /// Its name, for people and schedulers.
         name: String = FreeText,
         /// `host:port` of its daemon.
@@ -261,6 +305,11 @@ zazen_wire::messages! {
         flags: u32,
         /// CRC-64/NVME of the bytes that come with the call.
         sum: u64,
+        /// The call's number, unique among all calls of all daemons.
+        call: u64,
+        /// How often the call was sent before. An earlier try is not executed any more once a later
+        /// one has come.
+        again: u32,
     }
 
     /// What a function on an object gave.
@@ -356,6 +405,49 @@ zazen_wire::messages! {
         left: u64,
     }
 
+    /// How much a user, or all below a directory, may take.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Quota {
+        /// The user; `None`: the directory at `path`.
+        user: Option<u32> = Opt<u32>,
+        /// The directory's path from the root.
+        path: String = Text<PATH_BYTES_MAX>,
+        /// Bytes on disk; 0 for no limit. `None`: as it is.
+        bytes: Option<u64> = Opt<u64>,
+        /// Inodes; 0 for no limit. `None`: as it is. Without any limit the quota ends.
+        files: Option<u64> = Opt<u64>,
+    }
+
+    /// A quota, and what is used of it.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    QuotaView {
+        /// The user; `None` for a directory.
+        user: Option<u32> = Opt<u32>,
+        /// The directory; 0 for a user.
+        directory: InodeId,
+        /// The directory's path when the quota was set.
+        path: String = FreeText,
+        /// The limit of bytes; 0 for none.
+        bytes_max: u64,
+        /// The limit of inodes; 0 for none.
+        files_max: u64,
+        /// Bytes that are used.
+        bytes: u64,
+        /// Inodes that are used.
+        files: u64,
+    }
+
+    /// All quotas.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Quotas {
+        /// Users first, then directories.
+        quotas: Vec<QuotaView> = List<Nested<QuotaView>>,
+        /// How long ago the last look at all files began; `None` before the first.
+        age_ms: Option<u64> = Opt<u64>,
+        /// How long it took.
+        took_ms: u64,
+    }
+
     /// The disk of a node.
     #[derive(Clone, Debug, PartialEq, Eq)]
     NodeSpace {
@@ -434,7 +526,7 @@ mod tests {
     fn any_byte_changed_gives_a_message_or_an_error() {
         let view = MapView {
             epoch: Epoch(3),
-            nodes: vec![NodeView { node: NodeNo(0), name: "a".into(), addr: "b:1".into(), up: true }],
+            nodes: vec![NodeView { node: NodeNo(0), key: 5, name: "a".into(), addr: "b:1".into(), up: true }],
             partitions: vec![SeatView { primary: NodeNo(0), backups: vec![NodeNo(1)] }],
         };
         let bytes = view.encode();

@@ -117,6 +117,17 @@ impl<F: zazen_env::DiskFile> Index<F> {
         left
     }
 
+    /// Adds the frame of a record that was removed with its storage.
+    fn enter_again(&mut self, origin: Origin, record: &Record) {
+        self.enter(origin, record);
+        if let Storage::Packed(address) = record.storage {
+            let segment = segments::locate(address).0;
+            if self.segments.contains_key(&segment) {
+                self.segment_changed(segment, None, 1);
+            }
+        }
+    }
+
     /// Notes that segment `number` is `len` bytes long now and holds `frames` more (or fewer)
     /// frames.
     pub(crate) fn segment_changed(&mut self, number: u64, len: Option<u64>, frames: i64) {
@@ -341,7 +352,8 @@ impl<D: Disk> Dataset<D> {
 
     /// Removes frames: first from the index, so that nobody asks for them, then their files, then
     /// by tombstones. A crash or an error on the way leaves records without files, which are
-    /// misses.
+    /// misses. If the log does not take the tombstones, the frames are in the index again, as they
+    /// will be after the next start.
     pub(crate) fn remove(
         &self,
         writer: &mut Writer<D::File>,
@@ -356,11 +368,16 @@ impl<D: Disk> Dataset<D> {
         for record in &gone {
             removed = removed.and(self.remove_storage(writer, record));
         }
-        gone.iter_mut().for_each(|record| record.op = RecordOp::Remove);
-        if !gone.is_empty() {
-            self.append(writer, origin, &gone, |_| {})?;
+        if gone.is_empty() {
+            return removed;
         }
-        removed
+        let tombstone = |record: &Record| Record { op: RecordOp::Remove, ..record.clone() };
+        let tombstones: Vec<Record> = gone.iter().map(tombstone).collect();
+        let appended = self.append(writer, origin, &tombstones, |_| {});
+        if appended.is_err() {
+            self.update(|index| gone.iter().for_each(|record| index.enter_again(origin, record)));
+        }
+        appended.and(removed)
     }
 
     /// Removes a frame's bytes; the caller removes or replaces its record.

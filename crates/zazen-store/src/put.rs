@@ -210,24 +210,14 @@ impl<D: Disk> Put<D> {
     /// Checks length and checksum (computed from what was written; `Corrupt` if it differs from
     /// `meta.checksum`) and makes the frame visible.
     pub fn commit(self) -> Result<Stored> {
-        if self.digest.finish() != self.meta.checksum {
-            let text = format!(
-                "its bytes have checksum {:016x}, announced was {:016x}; send it again",
-                self.digest.finish(),
-                self.meta.checksum
-            );
-            return Err(self.error(ErrorKind::Corrupt, text));
-        }
+        self.check()?;
         Ok(self.commit_computed()?.0)
     }
 
     /// As [`Put::commit`], for a frame whose checksum was not known beforehand: the computed one is
     /// recorded.
     pub fn commit_computed(mut self) -> Result<(Stored, u64)> {
-        if self.written != self.meta.length {
-            let text = format!("{} of {} bytes came; send it again", self.written, self.meta.length);
-            return Err(self.error(ErrorKind::Corrupt, text));
-        }
+        self.check_length()?;
         self.meta.checksum = self.digest.finish();
         let store = self.store.clone();
         let _changing = store.changing()?;
@@ -244,6 +234,28 @@ impl<D: Disk> Put<D> {
         let stored = stored?;
         store.tidy(&dataset, &mut writer);
         Ok((stored, self.meta.checksum))
+    }
+
+    /// Whether what was written is what was announced; `Corrupt` if not.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.digest.finish() != self.meta.checksum {
+            let text = format!(
+                "its bytes have checksum {:016x}, announced was {:016x}; send it again",
+                self.digest.finish(),
+                self.meta.checksum
+            );
+            return Err(self.error(ErrorKind::Corrupt, text));
+        }
+        self.check_length()
+    }
+
+    /// As [`Put::check`], where no checksum was announced.
+    pub(crate) fn check_length(&self) -> Result<()> {
+        if self.written != self.meta.length {
+            let text = format!("{} of {} bytes came; send it again", self.written, self.meta.length);
+            return Err(self.error(ErrorKind::Corrupt, text));
+        }
+        Ok(())
     }
 
     fn error(&self, kind: ErrorKind, why: String) -> Error {
@@ -336,6 +348,9 @@ impl<D: Disk> Put<D> {
                 named_before = Some(old.record.source);
             }
             if let Err(error) = dataset.remove(writer, old.origin, &[old.record]) {
+                if dataset.read_index().side(old.origin).live.contains(self.meta.number.get()) {
+                    return Err(error);
+                }
                 tracing::warn!("{error}; the old copy of a frame may take room until the next start");
             }
         }

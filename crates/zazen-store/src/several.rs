@@ -97,6 +97,8 @@ impl<D: Disk> DiskPut<D> {
 
     /// As [`Put::commit`].
     pub fn commit(self) -> Result<Stored> {
+        // Bytes that will be refused make no other copy old.
+        self.put.check()?;
         self.superseded.supersede(self.at, &self.dataset, self.number)?;
         let stored = self.put.commit()?;
         pin_too(&self.store, &self.dataset, self.is_pinned);
@@ -105,6 +107,7 @@ impl<D: Disk> DiskPut<D> {
 
     /// As [`Put::commit_computed`].
     pub fn commit_computed(self) -> Result<(Stored, u64)> {
+        self.put.check_length()?;
         self.superseded.supersede(self.at, &self.dataset, self.number)?;
         let stored = self.put.commit_computed()?;
         pin_too(&self.store, &self.dataset, self.is_pinned);

@@ -7,18 +7,24 @@
 //! `superseded` of its root, of which cache and dataset old copies may be left. From then on the
 //! old copy counts nowhere. A disk that comes back loses its old copies before the texts forget
 //! them. A cache of one disk has no such text.
+//!
+//! A text that cannot be read may have named any copy on any other disk, so none of them counts.
+//! Its file is kept aside before anything is written in its place. From then on, also over
+//! restarts, the disk's text is taken to name every cache that it does not know.
 
-use crate::own_file::{quote, read_text, set_aside, temporary, unquote, write_text};
+use crate::own_file::{ignore_absent, quote, read_text, set_aside, temporary, unquote, write_text};
 use crate::room::on_disk;
 use crate::store::Store;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use zazen_core::{ErrorKind, RelPath, Result, RunSet};
+use zazen_core::{Error, ErrorKind, RelPath, Result, RunSet};
 use zazen_env::{Disk, DiskPath};
 
 /// Datasets of one cache that a text names. Beyond this, it names the whole cache.
 const DATASETS_MAX: usize = 1024;
+/// Old copies that one call drops; others wait for the lock of the texts meanwhile.
+const DROPS_MAX: usize = 1000;
 
 /// See the module.
 pub(crate) struct Superseded<D: Disk> {
@@ -31,6 +37,8 @@ pub(crate) struct Superseded<D: Disk> {
     /// anything.
     away: BTreeSet<u128>,
     texts: Mutex<Texts>,
+    /// A bit for each disk whose text may be [`Text::unread`].
+    unread: AtomicU64,
 }
 
 struct Texts {
@@ -45,6 +53,8 @@ struct Text {
     with: BTreeSet<u128>,
     /// Of which caches and datasets old copies may be left. The root stands for all datasets.
     void: BTreeSet<(u128, RelPath)>,
+    /// The disk's file could not be read, and is still in its place.
+    unread: bool,
 }
 
 fn place() -> DiskPath {
@@ -91,35 +101,37 @@ impl Text {
 
     /// The text of a disk; an empty one if there is none.
     fn read<D: Disk>(store: &Store<D>) -> Result<Text> {
-        let read = read_text(store.disk(), &place()).and_then(|text| match text {
-            None => Ok(Text::default()),
-            Some(text) => {
-                store.room().settle(0, on_disk(Text::bytes_of(&text)));
-                let what = "superseded: its lines are not those of this release";
-                Text::parse(&text).ok_or_else(|| zazen_core::Error::new(ErrorKind::Corrupt, what))
-            }
-        });
-        match read {
-            Err(error) if error.kind() == ErrorKind::Corrupt => {
-                set_aside(store.disk(), &place(), &error)?;
-                Ok(Text::default())
-            }
-            other => other,
-        }
+        let Some(text) = read_text(store.disk(), &place())? else { return Ok(Text::default()) };
+        let what = "superseded: its lines are not those of this release";
+        let parsed = Text::parse(&text).ok_or_else(|| Error::new(ErrorKind::Corrupt, what))?;
+        store.room().settle(0, on_disk(Text::bytes_of(&text)));
+        Ok(parsed)
+    }
+
+    /// Whether a text of this disk could not be read, now or at an earlier start.
+    fn was_lost<D: Disk>(&self, store: &Store<D>) -> bool {
+        let aside = place().with_suffix(".aside-1");
+        self.unread || store.disk().stat(&aside).map_or(true, |found| found.is_some())
     }
 
     fn bytes_of(printed: &str) -> u64 {
         crate::own_file::seal(printed).len() as u64
     }
 
-    /// Puts this in the place of `old`, durably.
-    fn replace<D: Disk>(&self, store: &Store<D>, old: &Text) -> Result<()> {
+    /// Puts this in the place of `old`, durably; what is there then.
+    fn replace<D: Disk>(self, store: &Store<D>, old: &Text) -> Result<Text> {
         let _changing = store.changing()?;
         let (text, folder) = (self.print(), DiskPath::own_dir(&RelPath::default()));
+        if old.unread {
+            let why = Error::new(ErrorKind::Corrupt, "superseded: it could not be read");
+            ignore_absent(set_aside(store.disk(), &place(), &why).map(drop))?;
+            store.disk().sync_dir(&folder)?;
+        }
         write_text(store.disk(), &place(), &folder, &temporary(store.serial()), &text)?;
-        let before = if *old == Text::default() { 0 } else { on_disk(Text::bytes_of(&old.print())) };
+        let is_counted = *old != Text::default() && !old.unread;
+        let before = if is_counted { on_disk(Text::bytes_of(&old.print())) } else { 0 };
         store.room().settle(before, on_disk(Text::bytes_of(&text)));
-        Ok(())
+        Ok(Text { unread: false, ..self })
     }
 }
 
@@ -127,20 +139,30 @@ impl<D: Disk> Superseded<D> {
     /// Reads the texts of all disks and drops the old copies that they name.
     pub(crate) fn open(all: &[Arc<Store<D>>]) -> Superseded<D> {
         let here: BTreeSet<u128> = all.iter().map(|store| store.node()).collect();
-        let mut of = Vec::new();
-        for store in all {
+        let (mut of, mut unread) = (Vec::new(), 0);
+        for (at, store) in all.iter().enumerate() {
             of.push(Text::read(store).unwrap_or_else(|error| {
                 tracing::error!("cache root {}: {error}", store.disk().root().display());
-                Text::default()
+                unread |= 1 << at;
+                Text { unread: true, ..Text::default() }
             }));
         }
-        let away = of.iter().flat_map(|text| &text.with).filter(|node| !here.contains(node)).copied();
+        let away: BTreeSet<u128> =
+            of.iter().flat_map(|text| &text.with).filter(|node| !here.contains(node)).copied().collect();
+        for (text, store) in of.iter_mut().zip(all) {
+            if text.was_lost(store) {
+                let is_unknown = |node: &&u128| **node != store.node() && !text.with.contains(*node);
+                let unknown: Vec<u128> = here.union(&away).filter(is_unknown).copied().collect();
+                text.void.extend(unknown.into_iter().map(|node| (node, RelPath::default())));
+            }
+        }
         let this = Superseded {
             all: all.to_vec(),
             void: Mutex::default(),
             version: AtomicU64::new(0),
-            away: away.collect(),
+            away,
             texts: Mutex::new(Texts { of }),
+            unread: AtomicU64::new(unread),
         };
         this.begin();
         this
@@ -223,24 +245,28 @@ impl<D: Disk> Superseded<D> {
     /// From now on no copy of the frame counts that is on another disk than `at`. Fails if disk
     /// `at` cannot say so durably: then no newer copy may be committed there.
     pub(crate) fn supersede(&self, at: usize, dataset: &RelPath, number: u64) -> Result<()> {
-        let is_old = |other: usize| {
-            other != at && self.all[other].has(dataset, number) && !self.is_void(other, dataset, number)
+        // Also copies that do not count already: perhaps only the texts of other disks say so.
+        let is_old = |other: &usize| {
+            *other != at && (self.all[*other].has(dataset, number) || self.is_void(*other, dataset, number))
         };
-        let old: Vec<usize> = (0..self.all.len()).filter(|other| is_old(*other)).collect();
-        if old.is_empty() && self.away.is_empty() {
+        let old: Vec<usize> = (0..self.all.len()).filter(is_old).collect();
+        let is_unread = self.unread.load(Ordering::Acquire) & (1 << at) != 0;
+        if old.is_empty() && self.away.is_empty() && !is_unread {
             return Ok(());
         }
         let mut texts = self.texts();
         let mut nodes = self.away.clone();
         nodes.extend(old.iter().map(|other| self.all[*other].node()));
         if let Some(new) = texts.with_void(at, &nodes, dataset) {
-            new.replace(&self.all[at], &texts.of[at])?;
-            texts.of[at] = new;
+            texts.of[at] = new.replace(&self.all[at], &texts.of[at])?;
             // This disk may be lost, too. The others know as well, as far as they take changes.
             self.tell_others(&mut texts, at, &nodes, dataset);
         }
+        self.unread.fetch_and(!(1 << at), Ordering::AcqRel);
         // Under the lock of the texts: nobody takes the lines away before.
-        old.iter().for_each(|other| self.note(*other, dataset, &RunSet::range(number, number)));
+        for other in old.into_iter().filter(|other| !self.is_void(*other, dataset, number)) {
+            self.note(other, dataset, &RunSet::range(number, number));
+        }
         Ok(())
     }
 
@@ -269,25 +295,30 @@ impl<D: Disk> Superseded<D> {
         }
     }
 
+    /// Drops [`DROPS_MAX`] of them at most.
     fn drop_old_copies(&self) {
         // One thread does it. Meanwhile the copies do not count, so nobody waits for it.
         let Ok(mut texts) = self.texts.try_lock() else { return };
+        let mut more = DROPS_MAX;
         for (at, store) in self.all.iter().enumerate().filter(|(_, store)| store.takes_changes()) {
             let here: Vec<(RelPath, RunSet)> = {
                 let void = self.void();
                 let of_this = void.range((at, RelPath::default())..).take_while(|((disk, _), _)| *disk == at);
                 of_this.map(|((_, dataset), numbers)| (dataset.clone(), numbers.clone())).collect()
             };
-            let mut gone = BTreeSet::new();
             for (dataset, numbers) in here {
-                let dropped =
-                    numbers.iter().try_for_each(|number| store.drop_frame(&dataset, number).map(drop));
-                if let Err(error) = dropped {
-                    tracing::debug!("old copies of dataset {dataset} stay where they are: {error}");
-                    continue;
+                let mut dropped = RunSet::new();
+                for number in numbers.iter().take(more) {
+                    if let Err(error) = store.drop_frame(&dataset, number) {
+                        tracing::debug!("old copies of dataset {dataset} stay where they are: {error}");
+                        break;
+                    }
+                    dropped.insert(number);
+                    more -= 1;
                 }
-                self.forget(at, &dataset, &numbers);
-                gone.insert(dataset);
+                if !dropped.is_empty() {
+                    self.forget(at, &dataset, &dropped);
+                }
             }
             let is_left = |dataset: &RelPath| self.void_numbers(at, dataset).is_some();
             let node = store.node();
@@ -331,7 +362,7 @@ impl Texts {
     fn with_void(&self, at: usize, nodes: &BTreeSet<u128>, dataset: &RelPath) -> Option<Text> {
         let missing: Vec<u128> =
             nodes.iter().copied().filter(|node| !self.of[at].says(*node, dataset)).collect();
-        if missing.is_empty() {
+        if missing.is_empty() && !self.of[at].unread {
             return None;
         }
         let mut new = self.of[at].clone();
@@ -342,7 +373,7 @@ impl Texts {
     /// Replaces the text of disk `at`. If that fails, the old one stays, which names more.
     fn write<D: Disk>(&mut self, at: usize, store: &Store<D>, new: Text) {
         match new.replace(store, &self.of[at]) {
-            Ok(()) => self.of[at] = new,
+            Ok(new) => self.of[at] = new,
             Err(error) => tracing::warn!(
                 "cache root {}: it cannot be noted which copies on other disks are old: {error}",
                 store.disk().root().display()
@@ -361,6 +392,7 @@ mod tests {
         let text = Text {
             with: BTreeSet::from([7, u128::MAX]),
             void: BTreeSet::from([(7, RelPath::default()), (8, path("a b/.zazen@f-{n}"))]),
+            unread: false,
         };
         let printed = "zazen superseded 1\n\
                        with 00000000000000000000000000000007\n\

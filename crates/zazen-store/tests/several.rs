@@ -323,6 +323,115 @@ fn a_copy_that_could_not_be_dropped_counts_no_more() {
     assert_eq!(read(&open(&disks, 32 << 20), 2), None);
 }
 
+/// Frames are evicted, and their disk does not take the change. A newer copy of one of them comes
+/// to another disk and goes again.
+#[test]
+fn a_copy_that_could_not_be_evicted_does_not_come_back() {
+    let (disks, clock) = (disks(2), Arc::new(ManualClock::default()));
+    let store = replaced(&disks, &clock, &[7; LARGE]);
+    store.evict(&dataset(), Some(&RunSet::range(2, 2))).unwrap_err();
+    assert_eq!(read(&store, 2), Some(bytes_of(2, LARGE)), "what cannot be evicted stays");
+    assert_eq!(put_as(&store, 2, &vec![8; LARGE], Origin::Native).unwrap(), Stored::Stored);
+    assert_eq!(store.disks()[1].drop_frame(&dataset(), 2).ok(), Some(true));
+    drop(store);
+    disks[0].set_read_only(false);
+    assert_eq!(read(&open(&disks, 32 << 20), 2), None);
+}
+
+/// Damages the text that says which copies of other disks are old.
+fn damage_text(disk: &SimDisk) {
+    let named = |path: &String| path.ends_with("superseded");
+    let path = disk.files().into_iter().map(|(path, _)| path).find(named).unwrap();
+    assert!(disk.tamper(&path, |bytes| bytes[30] ^= 1));
+}
+
+/// Only one text names the old copy, and it is damaged, whether the disk then takes changes or not.
+#[test]
+fn a_damaged_text_brings_no_old_copy_back() {
+    for restart_between in [false, true] {
+        let (disks, new) = (disks(2), vec![7; LARGE]);
+        let store = replaced(&disks, &Arc::new(ManualClock::default()), &new);
+        assert_eq!(store.disks()[1].drop_frame(&dataset(), 0).ok(), Some(true));
+        drop(store);
+        damage_text(&disks[1]);
+        if restart_between {
+            // Without the disk with the old copy, which is not known by now.
+            let store = open(&disks[1..], 32 << 20);
+            put(&store, 20, LARGE).unwrap();
+            store.sync().unwrap();
+        }
+        disks[0].set_read_only(false);
+        let store = open(&disks, 32 << 20);
+        assert_eq!(read(&store, 0), None, "{restart_between}");
+        assert_eq!(read(&store, 1), Some(bytes_of(1, LARGE)), "its own frames stay");
+        assert!(disks[1].files().iter().any(|(path, _)| path.ends_with("superseded.aside-1")));
+        // What comes from now on stays.
+        put(&store, 0, LARGE).unwrap();
+        store.sync().unwrap();
+        drop(store);
+        assert_eq!(read(&open(&disks, 32 << 20), 0), Some(bytes_of(0, LARGE)));
+    }
+}
+
+/// The newer copy on the second disk goes with that disk; the one on the third is evicted.
+#[test]
+fn each_newer_copy_notes_the_old_ones_on_its_own_disk() {
+    let (disks, clock) = (disks(3), Arc::new(ManualClock::default()));
+    let open_with = |disk: &SimDisk| {
+        let config = StoreConfig { budget_bytes: 32 << 20, free_floor_bytes: 0, packed_bytes_max: 16 << 10 };
+        Store::open(WatchedDisk::with_clock(disk.clone(), clock.clone()), config).unwrap().0
+    };
+    let store = Stores::new(disks.iter().map(open_with).collect()).unwrap();
+    put(&store, 0, LARGE).unwrap();
+    disks[0].set_read_only(true);
+    disks[2].set_read_only(true);
+    // Notice it.
+    put(&store, 3, LARGE).unwrap();
+    put(&store, 5, LARGE).unwrap();
+    put_as(&store, 0, &vec![7; LARGE], Origin::Native).unwrap();
+    assert_eq!(store.disks()[1].drop_frame(&dataset(), 0).ok(), Some(true));
+    disks[1].set_read_only(true);
+    disks[2].set_read_only(false);
+    clock.advance_ns(60_000_000_000);
+    put_as(&store, 0, &vec![8; LARGE], Origin::Native).unwrap();
+    assert_eq!(store.disks()[2].drop_frame(&dataset(), 0).ok(), Some(true));
+    drop(store);
+    disks[0].set_read_only(false);
+    assert_eq!(read(&open(&[disks[0].clone(), disks[2].clone()], 32 << 20), 0), None);
+}
+
+#[test]
+fn bytes_that_are_refused_make_no_copy_old() {
+    let disks = disks(2);
+    let store = replaced(&disks, &Arc::new(ManualClock::default()), &[7; LARGE]);
+    let new = vec![9; LARGE];
+    let mut put = store.put(&dataset(), &source(2), &meta(2, &new), Origin::Native).unwrap();
+    put.write(&[1; LARGE]).unwrap();
+    assert_eq!(put.commit().unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(read(&store, 2), Some(bytes_of(2, LARGE)));
+}
+
+#[test]
+fn many_old_copies_go_in_several_steps() {
+    let disks = disks(2);
+    let store = open(&disks, 32 << 20);
+    for number in 0..3072 {
+        put(&store, number, SMALL).unwrap();
+    }
+    let before = on_disk(&store, 0);
+    assert_eq!(before, 1536);
+    store.sync().unwrap();
+    drop(store);
+    let store = open(&disks[1..], 32 << 20);
+    put(&store, 0, LARGE).unwrap();
+    drop(store);
+    let store = open(&disks, 32 << 20);
+    assert_eq!(on_disk(&store, 0), before - 1000);
+    assert_eq!(held(&store).len(), 1537, "none of them counts");
+    store.sync().unwrap();
+    assert_eq!(on_disk(&store, 0), 0);
+}
+
 /// One disk that cannot be read is as if it had nothing.
 #[test]
 fn entries_of_the_other_disks_come_when_one_cannot_be_read() {

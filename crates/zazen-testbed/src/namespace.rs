@@ -24,6 +24,9 @@ pub(crate) fn flags(state: &State, namespace: &Namespace, host: &Host) -> Vec<Os
     flags.extend(["--namespace-nodes".into(), state.nodes_file.clone().into()]);
     // A node that has been one before takes no notice of it.
     flags.push("--namespace-format".into());
+    if !namespace.root_squash {
+        flags.extend(["--namespace-root".into(), "trust".into()]);
+    }
     if let Some(replicas) = namespace.replicas {
         flags.extend(["--namespace-replicas".into(), replicas.to_string().into()]);
     }

@@ -86,6 +86,9 @@ pub struct Namespace {
     /// default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repair_after: Option<u32>,
+    /// Whether root is nobody in the namespace.
+    #[serde(default)]
+    pub root_squash: bool,
     /// The folder with a mount for each node: `0`, `1`, …
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mounts: Option<PathBuf>,

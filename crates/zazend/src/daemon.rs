@@ -327,6 +327,8 @@ fn start_namespace(config: &Config, key: Option<&ClusterKey>) -> Result<Option<A
         durability: of.durability,
         verify_always: of.verify_always,
         repair_after: of.repair_after,
+        admit: of.admit,
+        trusts_root: of.trusts_root,
     };
     NamespaceNode::start(&told).map(Some)
 }

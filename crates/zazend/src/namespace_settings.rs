@@ -5,7 +5,7 @@ use serde::Deserialize;
 use std::path::PathBuf;
 use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_namespace_node::{Durability, NodeList};
+use zazen_namespace_node::{Admit, Durability, NodeList};
 
 /// The table `[namespace]`.
 #[derive(Deserialize, Default)]
@@ -18,6 +18,8 @@ pub struct NamespaceTable {
     partitions: Option<u32>,
     verify: Option<String>,
     repair_after: Option<u32>,
+    admit: Option<String>,
+    root: Option<String>,
 }
 
 /// The flags of the namespace.
@@ -54,6 +56,14 @@ pub struct NamespaceArgs {
     /// they may not succeed (docs/namespace.md) [default: 60]
     #[arg(id = "namespace_repair_after", long = "namespace-repair-after", value_name = "SECONDS")]
     pub repair_after: Option<u32>,
+    /// Which nodes may join, of those that have the cluster key: key (all) or listed (those that
+    /// the list of nodes names) [default: key]
+    #[arg(id = "namespace_admit", long = "namespace-admit", value_name = "WHO")]
+    pub admit: Option<String>,
+    /// What root of this node is in the namespace: squash (nobody, user 65534) or trust (root)
+    /// [default: squash]
+    #[arg(id = "namespace_root", long = "namespace-root", value_name = "HOW")]
+    pub root: Option<String>,
 }
 
 /// What the daemon is told of the namespace.
@@ -75,6 +85,10 @@ pub struct NamespaceConfig {
     pub verify_always: bool,
     /// How long a node must be down before copies of its files are made elsewhere.
     pub repair_after: Duration,
+    /// Which nodes may join.
+    pub admit: Admit,
+    /// Whether root of this node is root in the namespace.
+    pub trusts_root: bool,
 }
 
 fn refuse(what: String) -> Error {
@@ -139,6 +153,17 @@ impl NamespaceConfig {
             Some(other) => return Err(refuse(format!("namespace verify {other:?}: give open or always"))),
         };
         let repair_after = args.repair_after.or(file.repair_after).unwrap_or(60);
+        let admit = match args.admit.clone().or(file.admit).as_deref() {
+            None | Some("key") => Admit::Key,
+            Some("listed") if nodes.is_some() => Admit::Listed,
+            Some("listed") => return Err(refuse("namespace admit listed: there is no list of nodes".into())),
+            Some(other) => return Err(refuse(format!("namespace admit {other:?}: give key or listed"))),
+        };
+        let trusts_root = match args.root.clone().or(file.root).as_deref() {
+            None | Some("squash") => false,
+            Some("trust") => true,
+            Some(other) => return Err(refuse(format!("namespace root {other:?}: give squash or trust"))),
+        };
         Ok(Some(NamespaceConfig {
             data,
             nodes,
@@ -148,6 +173,8 @@ impl NamespaceConfig {
             partitions,
             verify_always,
             repair_after: Duration::from_secs(repair_after.into()),
+            admit,
+            trusts_root,
         }))
     }
 }
@@ -177,6 +204,7 @@ mod tests {
         assert_eq!(config.data, PathBuf::from("/other"));
         assert_eq!(config.nodes, Some(NodeList::Nodes(vec!["a:1".into(), "b:2".into()])));
         assert_eq!((config.replicas, config.durability), (2, Durability::Synced));
+        assert_eq!((config.admit, config.trusts_root), (Admit::Key, false));
         let bad = |args: NamespaceArgs, listens| {
             NamespaceConfig::assemble(&args, None, listens).unwrap_err().to_string()
         };
@@ -186,6 +214,11 @@ mod tests {
             bad(NamespaceArgs { durability: Some("none".into()), ..base.clone() }, true).contains("written")
         );
         assert!(bad(NamespaceArgs { partitions: Some(3), ..base.clone() }, true).contains("power of two"));
+        assert!(bad(NamespaceArgs { admit: Some("all".into()), ..base.clone() }, true).contains("listed"));
+        assert!(
+            bad(NamespaceArgs { admit: Some("listed".into()), ..base.clone() }, true).contains("no list")
+        );
+        assert!(bad(NamespaceArgs { root: Some("yes".into()), ..base.clone() }, true).contains("squash"));
         assert!(bad(NamespaceArgs { nodes: Some("a:1".into()), ..base }, false).contains("--listen"));
         assert!(toml::from_str::<NamespaceTable>("dta = \"/x\"").is_err(), "an unknown key");
     }

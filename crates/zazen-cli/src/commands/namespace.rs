@@ -1,6 +1,7 @@
 //! `zazen namespace` and `zazen locate`: how the namespace is, and which node holds a file.
 
 mod balance;
+mod quota;
 mod scrub;
 
 use crate::output::{self, Table, human_bytes};
@@ -21,6 +22,7 @@ use zazen_namespace_client::core::{Kind, Name, NodeNo};
   zazen namespace status --json
   zazen namespace locate /run1/step-17.vtu
   zazen namespace set /run1 --copies 2
+  zazen namespace quota /run1 --bytes 2T
   zazen namespace balance             # move files from full disks to empty ones
   zazen namespace scrub               # compare all bytes on the nodes' disks with their checksums")]
 pub(crate) struct NamespaceCommand {
@@ -36,6 +38,8 @@ enum Command {
     Locate(Locate),
     /// Say how many nodes shall have the files of a directory
     Set(Set),
+    /// Set or show how much users and directories may take
+    Quota(quota::QuotaCommand),
     /// Move files from full disks to empty ones
     Balance(balance::BalanceCommand),
     /// Compare the bytes on the nodes' disks with their checksums, and remove what no file names
@@ -95,13 +99,15 @@ pub(crate) fn run(arguments: &NamespaceCommand) -> Result<Done> {
         Command::Status(arguments) => status(arguments).map(|()| Done::Wholly),
         Command::Locate(arguments) => locate(arguments).map(|()| Done::Wholly),
         Command::Set(arguments) => set(arguments).map(|()| Done::Wholly),
+        Command::Quota(arguments) => quota::run(arguments),
         Command::Balance(arguments) => balance::run(arguments),
         Command::Scrub(arguments) => scrub::run(arguments),
     }
 }
 
 fn status(arguments: &Status) -> Result<()> {
-    let text = arguments.targets.namespace()?.status()?;
+    let namespace = arguments.targets.namespace()?;
+    let text = namespace.status()?;
     let status: Value = serde_json::from_str(&text)
         .map_err(|error| Error::new(ErrorKind::Protocol, "the daemon's status").caused_by(error))?;
     if arguments.json {
@@ -133,6 +139,12 @@ fn status(arguments: &Status) -> Result<()> {
         ]);
     }
     output::print(&table.render());
+    // Others than operators are told of their own only; the daemon knows who asks.
+    if let Ok(told) = namespace.quotas()
+        && !told.quotas.is_empty()
+    {
+        output::print(&quota::table(&told.quotas).render());
+    }
     let damaged = number(&status["damaged_files"]);
     if damaged > 0 {
         output::note(format!(

@@ -14,27 +14,30 @@ use std::sync::Arc;
 use zazen_core::Result;
 use zazen_wire::checksum::frame_checksum;
 
-/// Frames up to this length are read together: the length up to which the store packs frames.
+/// Frames up to this length are read together. The store packs longer ones too, but a caller that
+/// keeps one of those would keep the buffer of all.
 pub(crate) const SMALL: u64 = 16 << 10;
 /// The largest gap between two frames that are read together. The store's alignment leaves smaller
 /// gaps.
 const GAP_MAX: u64 = 64;
 
 impl Job {
-    /// The file and the place of the frame in it, if the frame is small and the file may hold
-    /// others.
-    pub(crate) fn small_place(&self) -> Option<(&Arc<OwnedFd>, u64)> {
+    /// The file and the place of the frame in it, if the cache packs the frame with others.
+    pub(crate) fn packed_place(&self) -> Option<(&Arc<OwnedFd>, u64)> {
         match &self.data {
-            Data::Descriptor(file, offset) if self.length <= SMALL && self.is_cached() => {
-                Some((file, *offset))
-            }
+            Data::Descriptor(file, offset) if !self.whole && self.is_cached() => Some((file, *offset)),
             _ => None,
         }
     }
 
+    /// The same, if the frame is small.
+    pub(crate) fn small_place(&self) -> Option<(&Arc<OwnedFd>, u64)> {
+        self.packed_place().filter(|_| self.length <= SMALL)
+    }
+
     /// Whether `next` follows closely in the same file.
     pub(crate) fn is_followed_by(&self, next: &Job) -> bool {
-        let (Some((file, offset)), Some((other, begin))) = (self.small_place(), next.small_place()) else {
+        let (Some((file, offset)), Some((other, begin))) = (self.packed_place(), next.packed_place()) else {
             return false;
         };
         let end = offset + self.length;

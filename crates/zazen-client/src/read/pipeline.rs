@@ -473,7 +473,7 @@ impl State {
     /// a window before readers reach it.
     fn bring(&mut self, tasks: &[Task]) -> Option<u64> {
         let Some(Task::Read(job)) = tasks.first() else { return None };
-        let (_, begin) = job.small_place()?;
+        let (_, begin) = job.packed_place()?;
         if self.brought.0 != job.path || self.brought.1 + window::WINDOW < begin {
             self.brought = (job.path.clone(), begin);
         }
@@ -488,20 +488,23 @@ impl State {
 
 /// Whether `task` reads bytes that follow closely after the last of `jobs`.
 fn follows(jobs: &[Job], task: &Task) -> bool {
-    matches!((jobs.last(), task), (Some(last), Task::Read(next)) if last.is_followed_by(next))
+    let Task::Read(next) = task else { return false };
+    next.small_place().is_some() && jobs.last().is_some_and(|last| last.is_followed_by(next))
 }
 
 /// Asks the disk for all of `tasks` before the first of them is waited for.
 fn ask_for(tasks: &[Task], bring: Option<u64>) {
     if let (Some(at), Some(Task::Read(job))) = (bring, tasks.first())
-        && let Some((file, _)) = job.small_place()
+        && let Some((file, _)) = job.packed_place()
     {
         window::bring(file, at);
     }
-    // Do not prefetch the first one, so that its read shows whether it is cold.
-    for task in tasks.iter().skip(1) {
-        if let Task::Read(job) = task
+    // Do not prefetch the first one, so that its read shows whether it is cold. Windows bring what
+    // follows it in its file.
+    for pair in tasks.windows(2) {
+        if let [before, Task::Read(job)] = pair
             && job.small_place().is_none()
+            && !matches!(before, Task::Read(before) if before.is_followed_by(job))
         {
             job.ask_for();
         }

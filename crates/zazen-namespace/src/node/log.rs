@@ -222,6 +222,11 @@ pub(crate) fn write_file<M: Message>(namespace: u128, message: &M) -> Vec<u8> {
     bytes
 }
 
+/// The node's key in the bytes of [`super::File::Identity`].
+pub fn key_in(identity: &[u8]) -> Result<u128> {
+    read_file::<Identity>(identity).map(|(_, identity)| identity.key)
+}
+
 /// The namespace and the message of a file. `Corrupt` for one that is damaged.
 pub(crate) fn read_file<M: Message>(bytes: &[u8]) -> Result<(u128, M)> {
     let corrupt = || Error::new(ErrorKind::Corrupt, format!("the file with the {} is damaged", M::NAME));

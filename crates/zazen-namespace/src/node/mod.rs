@@ -33,8 +33,8 @@ mod machine;
 mod open;
 mod shared;
 
-pub use crate::peer::Envelope;
-pub use log::{Identity, Position, RECORD_BYTES_MAX, Snapshot};
+pub use crate::peer::{Envelope, SentBy};
+pub use log::{Identity, Position, RECORD_BYTES_MAX, Snapshot, key_in};
 pub use machine::Node;
 pub use open::{Files, Start};
 

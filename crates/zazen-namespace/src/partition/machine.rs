@@ -9,9 +9,7 @@ use super::settings::Settings;
 use super::tables::{NameKey, Tables, TransactionId};
 use super::transaction::Transaction;
 use crate::attributes::{Attributes, Place};
-use crate::operation::{
-    Answer, Entry, Found, Grant, LockWanted, ManyCreated, Operation, Refused, Request, Response,
-};
+use crate::operation::{Answer, Entry, Found, Grant, ManyCreated, Operation, Refused, Request, Response};
 use crate::{Epoch, Errno, Incarnation, InodeId, NodeNo, PartitionNo};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use zazen_core::{Credentials, Result};
@@ -225,7 +223,7 @@ impl Partition {
         if self.is_gone(request.node, request.incarnation) {
             return self.reply(token, request.number, Answer::Ended);
         }
-        if changes(&request.operation) && self.answered_before(token, &request) {
+        if !request.operation.only_reads() && self.answered_before(token, &request) {
             return;
         }
         self.execute(now_ns, token, request);
@@ -341,7 +339,7 @@ impl Partition {
 
     /// Answers a request, and keeps the answer if the request may not be executed twice.
     pub(super) fn finish(&mut self, now_ns: i64, token: Option<u64>, request: &Request, answer: Answer) {
-        let keeps = changes(&request.operation) && !self.plants(Mutant::ForgetsAnswers);
+        let keeps = !request.operation.only_reads() && !self.plants(Mutant::ForgetsAnswers);
         // A lock that was not given changed nothing. Whoever waits for one asks again and again,
         // and that shall not fill the log: the answer is kept in memory only.
         let refuses = matches!(answer, Answer::Blocking(_) | Answer::Refused(_));
@@ -585,22 +583,5 @@ impl Partition {
         for (serial, node, incarnation) in opens.copied().collect::<Vec<_>>() {
             self.close(now_ns, serial, node, incarnation);
         }
-    }
-}
-
-/// Whether the operation changes anything, so that it may not be executed twice.
-fn changes(operation: &Operation) -> bool {
-    match operation {
-        Operation::Lookup(_)
-        | Operation::GetAttributes(_)
-        | Operation::GetMany(_)
-        | Operation::ReadDirectory(_)
-        | Operation::ReadLink(_)
-        | Operation::GetXattr(_)
-        | Operation::ListXattr(_)
-        | Operation::Parent(_)
-        | Operation::Buckets(_) => false,
-        Operation::Lock(lock) => !matches!(lock.wanted, LockWanted::TestShared | LockWanted::TestExclusive),
-        _ => true,
     }
 }

@@ -51,7 +51,8 @@ impl Cluster {
             let site = cluster.site.node(at);
             let data = cluster.dir.path().join(format!("ns{at}"));
             let mut launch = Launch { name: Some(format!("n{at}")), ..site.launch() };
-            launch = launch.with(["--namespace".as_ref(), data.as_os_str()]).with(flags);
+            launch = launch.with(["--namespace".as_ref(), data.as_os_str()]);
+            launch = launch.with(["--namespace-root", "trust"]).with(flags);
             if nodes > 1 {
                 launch = launch.with(["--namespace-nodes".as_ref(), list.as_os_str()]);
                 launch = launch.with(["--namespace-format"]);
@@ -102,6 +103,16 @@ impl Cluster {
     /// The log of a node's daemon.
     pub fn log(&self, at: usize) -> String {
         std::fs::read_to_string(self.dir.path().join(format!("d{at}/zazend.log"))).unwrap_or_default()
+    }
+
+    /// Where a node's daemon listens.
+    pub fn address(&self, at: usize) -> String {
+        self.nodes[at].launch.listen.clone().unwrap()
+    }
+
+    /// The file of the cluster key.
+    pub fn key(&self) -> PathBuf {
+        self.site.key.clone()
     }
 
     /// The folder of a node's namespace.

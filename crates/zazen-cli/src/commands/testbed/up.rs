@@ -64,6 +64,9 @@ pub(crate) struct Up {
     /// Seconds that a node must be down before its files are copied anew [default: 60]
     #[arg(long, value_name = "SECONDS", requires = "namespace")]
     repair_after: Option<u32>,
+    /// Root is nobody in the namespace, as on real nodes by default; otherwise it is root
+    #[arg(long, requires = "namespace")]
+    root_squash: bool,
 }
 
 impl Up {
@@ -93,6 +96,7 @@ impl Up {
             replicas: self.replicas,
             durability: self.durability.clone(),
             repair_after: self.repair_after,
+            root_squash: self.root_squash,
             mounts,
             processes: Vec::new(),
         };

@@ -270,6 +270,12 @@ fn a_reader_dropped_at_any_time_lets_its_threads_go() {
 
 #[test]
 fn packed_frames_are_taken_together_and_their_windows_asked_for_once() {
+    packed_are_taken_together(4096);
+    packed_are_taken_together(64 << 10);
+}
+
+/// Frames of `length` bytes; the largest that the store packs are read one by one, in windows too.
+fn packed_are_taken_together(length: u64) {
     let folder = tempfile::tempdir().unwrap();
     let file = file(folder.path(), 1, &vec![0; 9 << 20]);
     let pipeline = Pipeline::new(1 << 30, 1);
@@ -278,13 +284,13 @@ fn packed_frames_are_taken_together_and_their_windows_asked_for_once() {
             number,
             delivery: Some(Delivery::Native),
             path: "segment".into(),
-            whole: true,
-            length: 4096,
+            whole: false,
+            length,
             checksum: None,
-            data: Data::Descriptor(file.clone(), number * 4096),
+            data: Data::Descriptor(file.clone(), number * length),
         })
     };
-    pipeline.feed((0..2048).map(packed));
+    pipeline.feed((0..(8 << 20) / length).map(packed));
     let mut state = pipeline.lock();
     (state.warm_takes, state.reading) = (0, 0);
     let (mut windows, mut counts) = (Vec::new(), Vec::new());
@@ -298,6 +304,6 @@ fn packed_frames_are_taken_together_and_their_windows_asked_for_once() {
         counts.push(taken.tasks.len());
         windows.extend(taken.bring);
     }
-    assert!(counts.iter().all(|count| *count == 64), "{counts:?}: each is 256 KiB");
+    assert!(counts.iter().all(|count| *count as u64 == (256 << 10) / length), "{counts:?}: each is 256 KiB");
     assert_eq!(windows, [0, 4 << 20, 8 << 20], "each is asked for half a window ahead");
 }
