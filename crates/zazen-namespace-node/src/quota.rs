@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use zazen_core::{Error, ErrorKind, Result as CoreResult};
+use zazen_core::{Credentials, Error, ErrorKind, Result as CoreResult};
 use zazen_namespace::operation::{Answer, At, GetXattr, Inode, Operation, ReadDirectory, SetXattr};
 use zazen_namespace::service::{NodeSpace, Quota, Quotas as Told, namespace_fn};
 use zazen_namespace::{Attributes, Errno, InodeId, Kind, Name, NodeNo};
@@ -57,6 +57,23 @@ impl NamespaceNode {
         }
         let books = lock(&self.quotas.books);
         Ok(candidates.into_iter().filter(|of| books.limits.contains_key(of)).collect())
+    }
+
+    /// `EXDEV` for a name that would come to be below a directory with a quota from elsewhere: what
+    /// it brings along is not counted yet. Programs copy instead, which counts. A file has no links
+    /// in and out of such a directory: it would be bounded by neither or by both.
+    pub(crate) fn vet_move(&self, credentials: &Credentials, operation: &Operation) -> Result<(), Errno> {
+        let (from, to, both) = match operation {
+            Operation::Rename(rename) if rename.directory != rename.new_directory => {
+                (Some(rename.directory), rename.new_directory, rename.exchange)
+            }
+            Operation::Link(link) => (self.quotas.found(link.id), link.directory, true),
+            _ => return Ok(()),
+        };
+        let from = self.quotas_of(credentials.uid, from)?;
+        let to = self.quotas_of(credentials.uid, Some(to))?;
+        let within = |of: &[Of], all: &[Of]| of.iter().all(|one| all.contains(one));
+        if within(&to, &from) && (!both || within(&from, &to)) { Ok(()) } else { Err(Errno::EXDEV) }
     }
 
     /// The quotas of a file that is being opened: of its owner, and of the directory that it was

@@ -5,7 +5,6 @@ use crate::copies;
 use crate::data::Tries;
 use crate::driver::wall_ns;
 use crate::handles::{Handle, LockKey, Session, lock};
-use crate::limit::Of;
 use crate::node::NamespaceNode;
 use crate::objects::{self, ObjectName};
 use crate::route::{PATIENCE, Routed, root};
@@ -365,23 +364,6 @@ impl NamespaceNode {
         self.vet_move(&credentials, &operation)?;
         let quotas = self.vet_quotas(&credentials, &operation)?;
         Ok(Vetted { credentials, operation, leads, quotas })
-    }
-
-    /// `EXDEV` for a name that would come to be below a directory with a quota from elsewhere: what
-    /// it brings along is not counted yet. Programs copy instead, which counts. A file has no links
-    /// in and out of such a directory: it would be bounded by neither or by both.
-    fn vet_move(&self, credentials: &Credentials, operation: &Operation) -> Result<(), Errno> {
-        let (from, to, both) = match operation {
-            Operation::Rename(rename) if rename.directory != rename.new_directory => {
-                (Some(rename.directory), rename.new_directory, rename.exchange)
-            }
-            Operation::Link(link) => (self.quotas.found(link.id), link.directory, true),
-            _ => return Ok(()),
-        };
-        let from = self.quotas_of(credentials.uid, from)?;
-        let to = self.quotas_of(credentials.uid, Some(to))?;
-        let within = |of: &[Of], all: &[Of]| of.iter().all(|one| all.contains(one));
-        if within(&to, &from) && (!both || within(&from, &to)) { Ok(()) } else { Err(Errno::EXDEV) }
     }
 
     /// Counts the inodes that an operation may make. `EDQUOT` if it may make none.
