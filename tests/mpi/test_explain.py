@@ -248,6 +248,49 @@ def test_blocks_from_other_nodes(bed):
     assert rank["other_frames"] == 8 and rank["spent_s"]["peer"] > 0, rank
 
 
+READ_SLOWLY = """
+import sys
+import time
+import zazen
+with zazen.open(sys.argv[1]) as dataset:
+    for frame in dataset.frames():
+        if frame.number == 0:
+            time.sleep(0.1)
+"""
+
+
+def test_a_trajectory_file_and_its_folder(bed):
+    """A record of a trajectory file is found by the file and by its folder, also on nodes that hold
+    none of it, and by no other file of the folder."""
+    folder = bed.dataset(frames=0)
+    atoms = "".join(f"C {number}.0 0.0 0.0\n" for number in range(9))
+    for number in range(2):
+        (folder / f"md{'ab'[number]}.xyz").write_text(f"9\nwater\n{atoms}" * (number + 5))
+    time.sleep(0.05)
+    paths = folder / "mda.xyz", folder / "mdb.xyz"
+    bed.zazen("testbed", "run", "-n", 1, "--", sys.executable, "-c", READ_SLOWLY, paths[0])
+    bed.zazen("load", paths[1], "--nodes", bed.state["nodes_file"])
+    for path in (paths[0], folder):
+        (rank,) = json.loads(bed.zazen("explain", path, "--json"))["ranks"]
+        assert rank["local_frames"] + rank["other_frames"] == 5, (path, rank)
+    assert refused(bed, paths[1]), "its frames are here, and nobody read them"
+    # Other commands that ask all nodes for a file.
+    listed = json.loads(bed.zazen("ls", paths[0], "--json"))["nodes"]
+    assert sum(node["native_frames"] + node["alien_frames"] for node in listed) == 5, listed
+
+
+def test_a_trajectory_file_without_a_daemon(bed):
+    """The record is in the user's folder."""
+    folder = bed.dataset(frames=0)
+    (folder / "md.xyz").write_text("1\nargon\nAr 0.0 0.0 0.0\n" * 7)
+    environment = zazen.testing.environment() | bed.variables | {"ZAZEN_SOCKET": str(bed.folder / "nobody")}
+    words = [sys.executable, "-W", "ignore", "-c", READ_SLOWLY, str(folder / "md.xyz")]
+    subprocess.run(words, env=environment, check=True, timeout=120)
+    for path in (folder / "md.xyz", folder):
+        (rank,) = json.loads(bed.zazen("explain", path, "--json"))["ranks"]
+        assert rank["other_frames"] == 7, (path, rank)
+
+
 def test_text_and_page(launch, bed):
     path = bed.dataset()
     told = analyse(launch, bed, path)
@@ -268,6 +311,11 @@ def test_text_and_page(launch, bed):
 
 def test_without_records_it_says_so(bed):
     path = bed.dataset(frames=3)
+    assert refused(bed, path)
+
+
+def refused(bed, path):
+    """Whether `zazen explain` says that it has nothing to explain."""
     environment = zazen.testing.environment() | bed.variables
     done = subprocess.run(
         [zazen.testing.program("zazen"), "explain", str(path)],
@@ -277,4 +325,5 @@ def test_without_records_it_says_so(bed):
         timeout=60,
         check=False,
     )
-    assert done.returncode == 1 and "no analysis of yours is on record" in done.stderr
+    assert done.returncode in (0, 1), done.stderr
+    return done.returncode == 1 and "no analysis of yours is on record" in done.stderr

@@ -139,12 +139,11 @@ impl NamespaceNode {
         within: Duration,
         tries: Tries,
     ) -> Result<(u64, Vec<u8>), Errno> {
-        let call = ObjectCall { sum: frame_checksum(bulk), ..call.clone() };
-        let payload = call.encode();
+        let mut call = ObjectCall { sum: frame_checksum(bulk), call: self.fresh_call(), ..call.clone() };
         let deadline = Instant::now() + within;
         let reply = loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let called = self.links.try_call(address, namespace_fn::OBJECT, &payload, bulk, left);
+            let called = self.links.try_call(address, namespace_fn::OBJECT, &call.encode(), bulk, left);
             let (error, was_sent) = match called {
                 Ok(reply) => break reply,
                 Err(Failed::Before(error)) => (error, false),
@@ -155,6 +154,7 @@ impl NamespaceNode {
             if !repeats || Instant::now() + AGAIN >= deadline || !self.expects(address) {
                 return Err(Errno::ETIMEDOUT);
             }
+            call.again += 1;
             std::thread::sleep(AGAIN);
         };
         let answer = ObjectDone::decode(&reply.payload).map_err(|_| Errno::EIO)?;
@@ -465,6 +465,14 @@ impl NamespaceNode {
         Ok(fd)
     }
 
+    /// As [`Self::object`]; but a try of a change is not executed after a later one.
+    pub(crate) fn tried(&self, call: &ObjectCall, bulk: &[u8]) -> Result<(u64, Vec<u8>), Errno> {
+        match call.what {
+            namespace_fn::READ | namespace_fn::SEEK => self.object(call, bulk),
+            _ => self.repeats.run(call.call, call.again, || self.object(call, bulk)),
+        }
+    }
+
     /// Another daemon asks for a function on an object of this node.
     pub(crate) fn object(&self, call: &ObjectCall, bulk: &[u8]) -> Result<(u64, Vec<u8>), Errno> {
         let name = ObjectName { id: call.id, generation: call.generation };
@@ -566,7 +574,8 @@ impl NamespaceNode {
     }
 }
 
-/// Whether nothing is done twice if the call comes twice.
+/// Whether nothing is done twice if the call comes twice. The other daemon sees to it that the
+/// first try never comes after the second.
 fn may_come_twice(call: &ObjectCall) -> bool {
     match call.what {
         namespace_fn::WRITE => call.flags & APPEND == 0,

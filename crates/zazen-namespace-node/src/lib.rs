@@ -10,7 +10,8 @@
 //! - `route`: operations to the primaries of their partitions; `session`, `handles`: what a caller has open;
 //! - `service`: who may call what; `proof`, `peers`,
 //!   `admission`: nodes prove who they are; `squash`: what root is here;
-//!   `quota`, `books`, `limit`: how much users and directories may take.
+//!   `quota`, `books`, `limit`: how much users and directories may take;
+//! - `repeats`: calls of other daemons that come again.
 //!
 //! Invariants. A caller acts only with its own rights: the kernel, or the cluster key, says who it
 //! is. Another node proves besides that it is that node. A caller names open files by handles, which
@@ -38,6 +39,7 @@ mod peers;
 mod place;
 pub mod proof;
 mod quota;
+mod repeats;
 pub mod reserve;
 mod route;
 mod scrub;

@@ -9,6 +9,7 @@ use crate::incoming::Incoming;
 use crate::links::Links;
 use crate::objects::{ObjectName, Objects};
 use crate::peers::Peers;
+use crate::repeats::Repeats;
 use crate::reserve::Reserve;
 use crate::seals::Seals;
 use crate::waiting::Waiting;
@@ -120,6 +121,10 @@ pub struct NamespaceNode {
     uid: u32,
     /// Numbers handles; the upper bits tell one life of the daemon from the next.
     next_handle: AtomicU64,
+    /// Numbers calls of other daemons.
+    next_call: AtomicU64,
+    /// Calls of other daemons that come again.
+    pub(crate) repeats: Repeats,
     pub(crate) watchers: Arc<Watchers>,
     /// What users and directories may take.
     pub(crate) quotas: Quotas,
@@ -197,6 +202,8 @@ impl NamespaceNode {
             names: Mutex::default(),
             uid: rustix::process::geteuid().as_raw(),
             next_handle: AtomicU64::new(wall_ns().unsigned_abs()),
+            next_call: AtomicU64::new(zazen_env::random_u128()? as u64),
+            repeats: Repeats::default(),
             watchers: Arc::default(),
             quotas: Quotas::default(),
             peers: Peers::default(),
@@ -266,6 +273,11 @@ impl NamespaceNode {
     /// The turn to tell the metadata of an inode's object.
     pub(crate) fn turn(&self, id: InodeId) -> MutexGuard<'_, ()> {
         lock(&self.turns[(mixed(id.0) % TURNS as u64) as usize])
+    }
+
+    /// A number for a call of another daemon. All daemons begin at random, so no two have the same.
+    pub(crate) fn fresh_call(&self) -> u64 {
+        self.next_call.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn fresh_handle(&self) -> u64 {

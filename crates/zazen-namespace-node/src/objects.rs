@@ -52,7 +52,8 @@ impl ObjectName {
     /// A call of another daemon about it, without bytes.
     pub(crate) fn call(self, what: u16, offset: u64, bytes: u64, flags: u32) -> ObjectCall {
         let sum = frame_checksum(&[]);
-        ObjectCall { id: self.id, generation: self.generation, what, offset, bytes, flags, sum }
+        let (id, generation) = (self.id, self.generation);
+        ObjectCall { id, generation, what, offset, bytes, flags, sum, call: 0, again: 0 }
     }
 
     /// The object that a file's name stands for.

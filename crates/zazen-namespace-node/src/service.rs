@@ -138,7 +138,7 @@ impl NamespaceNode {
                     namespace_fn::COPY_END => bulk(&mut call, SUM_BYTES)?,
                     _ => Ok(Vec::new()),
                 };
-                let (done, got) = match given.and_then(|given| self.object(&asked, &given)) {
+                let (done, got) = match given.and_then(|given| self.tried(&asked, &given)) {
                     Ok((value, got)) => (Done::with(value), got),
                     Err(errno) => (Done::refused(errno), Vec::new()),
                 };

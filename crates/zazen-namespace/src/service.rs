@@ -305,6 +305,11 @@ zazen_wire::messages! {
         flags: u32,
         /// CRC-64/NVME of the bytes that come with the call.
         sum: u64,
+        /// The call's number, unique among all calls of all daemons.
+        call: u64,
+        /// How often the call was sent before. An earlier try is not executed any more once a later
+        /// one has come.
+        again: u32,
     }
 
     /// What a function on an object gave.

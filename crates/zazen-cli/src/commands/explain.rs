@@ -28,7 +28,7 @@ Readers leave a record of each scan of 50 ms or longer, or of several ranks, wit
 ~/.local/state/zazen/scans where no daemon takes it. You see your own records; root sees all.
 ZAZEN_RECORDS=off in an analysis' environment turns them off.")]
 pub(crate) struct Explain {
-    /// The dataset's directory
+    /// The dataset's directory, or the trajectory file
     #[arg(value_name = "DATASET")]
     dataset: PathBuf,
     /// Explain the analysis that many before the last one
@@ -149,11 +149,13 @@ fn ask(node: &Node, dataset: &Path) -> Result<Vec<Records>> {
     info.series.iter().map(|pattern| Ok(one(Some(pattern))?.1)).collect()
 }
 
-/// Whether a record of the user's folder is of the dataset: it may be spelled through a link.
+/// Whether a record of the user's folder is of the dataset, which may be spelled through a link, or
+/// of a trajectory file in its directory.
 fn is_of(record: &ScanRecord, dataset: &Path) -> bool {
+    let same =
+        |one: &Path| matches!((one.canonicalize(), dataset.canonicalize()), (Ok(one), Ok(two)) if one == two);
     let other = Path::new(&record.dataset);
-    other == dataset
-        || matches!((other.canonicalize(), dataset.canonicalize()), (Ok(one), Ok(two)) if one == two)
+    other == dataset || same(other) || other.is_file() && other.parent().is_some_and(same)
 }
 
 fn as_json(explanation: &Explanation, missed: &[Missed]) -> Value {

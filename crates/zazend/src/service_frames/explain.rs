@@ -66,7 +66,7 @@ pub(super) fn records(node: &Node, sessions: &Sessions, caller: &Caller, ask: As
     let sees_all = uid == 0 || node.is_privileged(caller);
     let mut records = node.records.last(|KeptRecord { uid: owner, record }| {
         let is_here =
-            RelPath::new(&record.series).map_or(record.dataset == spelled, |other| is_meant(&other));
+            RelPath::stored(&record.series).map_or(record.dataset == spelled, |other| is_meant(&other));
         (sees_all || *owner == uid) && is_here
     });
     // The path is the one that this caller opened, not one that the reader wrote.

@@ -23,6 +23,7 @@ pub(super) fn open(
 ) -> Result<DatasetInfo> {
     node.admit()?;
     let viewer = node.powers.viewer(caller)?;
+    let is_pattern_given = ask.pattern.is_some();
     let (at, ask) = place(node, &viewer, ask)?;
     let opened = Opened::new(at, ask.pattern.clone(), viewer, node.stops(line))?;
     let mut info = DatasetInfo {
@@ -34,7 +35,7 @@ pub(super) fn open(
         series: Vec::new(),
     };
     match ask.only_cached {
-        true => open_cached(node, caller, &opened, &ask, &mut info)?,
+        true => open_cached(node, caller, &opened, &ask, is_pattern_given, &mut info)?,
         false => open_source(node, caller, &opened, &ask, &mut info)?,
     }
     info.layout = opened.known_layout();
@@ -137,12 +138,14 @@ fn denied(caller: &Caller, ask: &OpenDataset, why: Error) -> Error {
 }
 
 /// What the cache has of a directory, for tools: one series by its pattern, or the only one there
-/// is.
+/// is. A series whose pattern the caller gave must be there; of a trajectory file there may be no
+/// frames here, as of a directory.
 fn open_cached(
     node: &Node,
     caller: &Caller,
     opened: &Opened,
     ask: &OpenDataset,
+    is_pattern_given: bool,
     info: &mut DatasetInfo,
 ) -> Result<()> {
     if !node.is_operator(caller) {
@@ -163,12 +166,20 @@ fn open_cached(
             let asked = unpadded.unwrap_or_else(|_| pattern.to_owned());
             // A series may also be given as it is shown.
             let found = held.into_iter().find(|(_, shown)| *shown == asked || *shown == pattern);
-            Some(found.ok_or_else(|| {
-                Error::new(
+            if is_pattern_given && found.is_none() {
+                return Err(Error::new(
                     ErrorKind::NotFound,
                     format!("dataset {}: nothing of pattern {pattern} is in this cache", ask.path),
-                )
-            })?)
+                ));
+            }
+            if !is_pattern_given {
+                // The other series of its directory are not the file's.
+                info.series.retain(|shown| *shown == asked);
+            }
+            match found {
+                None => Some((opened.at.series(&dataset::series_of_pattern(pattern)?)?, asked)),
+                found => found,
+            }
         }
         None if held.len() == 1 => held.into_iter().next(),
         None => None,
