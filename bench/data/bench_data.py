@@ -169,6 +169,9 @@ def rmsf_disks(folder: Path, arguments: argparse.Namespace) -> list[dict]:
 
 
 def rmsf_rows(folder: Path, arguments: argparse.Namespace, wanted: list[str]) -> list[dict]:
+    # A testbed that is taken down keeps its file server's data.
+    folder = folder / "-".join(wanted)
+    folder.mkdir()
     testbed = Testbed(folder, arguments.server_rate)
     try:
         data = testbed.folder / "server" / "sim"
@@ -214,6 +217,7 @@ def rmsf_rows(folder: Path, arguments: argparse.Namespace, wanted: list[str]) ->
         return [row(name, goals[name][0], seconds, goals[name][1], "zazen") for name in wanted]
     finally:
         testbed("down")
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def analyse(path: str, topology: str, direct: bool, plain: bool) -> None:

@@ -6,6 +6,7 @@ use crate::measure::{Row, Spread, interleave, rate, seconds, speed_ratios};
 use crate::reads::{files_of, read_plain, read_through};
 use crate::rig::{Daemon, Folder, dataset};
 use std::path::PathBuf;
+use zazen_client::Dataset;
 use zazen_core::{Error, ErrorKind, Result, RunSet};
 
 /// (name, bytes of a frame, frames): about half a gigabyte each.
@@ -72,6 +73,14 @@ pub(crate) fn readers(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
         let all = RunSet::range(0, count - 1);
         let mut one = daemon.open(&source)?;
         read_through(&mut one, &all)?;
+        // The four are open as the one is, with buffers.
+        let share = |reader: u64| all.block(reader * count / READERS, count / READERS);
+        let mut four = Vec::new();
+        for reader in 0..READERS {
+            let mut opened = daemon.open(&source)?;
+            read_through(&mut opened, &share(reader))?;
+            four.push((opened, share(reader)));
+        }
         for cold in [false, true] {
             if cold && !crate::rig::drop_caches() {
                 rows.push(skipped(
@@ -85,16 +94,15 @@ pub(crate) fn readers(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
                     crate::rig::drop_caches();
                 }
             };
-            let several = || {
+            let mut several = || {
                 prepare();
                 seconds(|| {
                     std::thread::scope(|scope| {
-                        let workers: Vec<_> = (0..READERS)
-                            .map(|reader| {
-                                let (daemon, source) = (&daemon, &source);
-                                let share = all.block(reader * count / READERS, count / READERS);
-                                scope.spawn(move || read_through(&mut daemon.open(source)?, &share).map(drop))
-                            })
+                        let read =
+                            |(opened, share): (&mut Dataset, &RunSet)| read_through(opened, share).map(drop);
+                        let workers: Vec<_> = four
+                            .iter_mut()
+                            .map(|(opened, share)| scope.spawn(move || read((opened, share))))
                             .collect();
                         workers.into_iter().try_for_each(|worker| {
                             worker.join().map_err(|_| Error::new(ErrorKind::Io, "a reader panicked"))?
@@ -106,7 +114,7 @@ pub(crate) fn readers(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
                 prepare();
                 seconds(|| read_through(&mut one, &all).map(drop))
             };
-            let (ours, peer) = interleave(repeats, several, single)?;
+            let (ours, peer) = interleave(repeats, &mut several, single)?;
             let total = bytes as u64 * count;
             let note = format!("four {:.0} MB/s, one {:.0} MB/s", rate(total, &ours), rate(total, &peer));
             let kind = if cold { "cold" } else { "warm" };
@@ -118,10 +126,32 @@ pub(crate) fn readers(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
                 goal: ">= 0.95",
                 note,
             });
+            if !cold {
+                rows.push(against_bare(repeats, (name, total), &files_of(&source)?, &mut several)?);
+            }
         }
         rows.push(bare_readers(repeats, name, bytes as u64 * count, &files_of(&source)?)?);
     }
     Ok(rows)
+}
+
+/// Four readers against four threads that do nothing but copy the same frames from the page cache:
+/// what memory and the processor's caches allow four of.
+fn against_bare(
+    repeats: usize,
+    (name, total): (&str, u64),
+    files: &[PathBuf],
+    several: &mut dyn FnMut() -> Result<f64>,
+) -> Result<Row> {
+    let (ours, bare) = interleave(repeats, several, || seconds(|| read_plain(files, 4)))?;
+    let note = format!("ours {:.0} MB/s, bare {:.0} MB/s", rate(total, &ours), rate(total, &bare));
+    Ok(Row {
+        name: format!("4 readers of a node / 4 bare copiers, {name}, warm"),
+        value: speed_ratios(&ours, &bare),
+        unit: "ratio",
+        goal: ">= 0.95",
+        note,
+    })
 }
 
 /// What memory and the processor's caches allow: four threads that do nothing but copy frames from
