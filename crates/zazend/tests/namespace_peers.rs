@@ -77,7 +77,8 @@ fn request(node: NodeNo) -> Vec<u8> {
 
 fn read_root() -> Vec<u8> {
     let (id, what) = (InodeId::ROOT, namespace_fn::READ);
-    ObjectCall { id, generation: 1, what, offset: 0, bytes: 10, flags: 0, sum: 0 }.encode()
+    let (offset, bytes, flags, sum, call, again) = (0, 10, 0, 0, 0, 0);
+    ObjectCall { id, generation: 1, what, offset, bytes, flags, sum, call, again }.encode()
 }
 
 #[test]
