@@ -191,7 +191,12 @@ def test_no_way_around_a_quota(a, b, node):
     assert a.run(what_was_cut) <= 2 * mib
     for number in range(4):
         a.run(lambda number=number: library(node).unlink(f"/cut{number}"))
-    eventually("nothing counts any more", lambda: quota(node)[0]["files"] == 0)
+
+    def nothing() -> bool:
+        (row,) = quota(node)
+        return row["files"] == row["bytes"] == 0
+
+    eventually("nothing counts any more", nothing)
 
     # What is there already is written again, as often as one likes.
     def again() -> None:

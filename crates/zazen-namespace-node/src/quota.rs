@@ -67,7 +67,11 @@ impl NamespaceNode {
             Operation::Rename(rename) if rename.directory != rename.new_directory => {
                 (Some(rename.directory), rename.new_directory, rename.exchange)
             }
-            Operation::Link(link) => (self.quotas.found(link.id), link.directory, true),
+            Operation::Link(link) => match self.quotas.found(link.id) {
+                // It may come from such a directory: nobody found it by a name since the start.
+                None if self.quotas.has_directories() => return Err(Errno::EXDEV),
+                found => (found, link.directory, true),
+            },
             _ => return Ok(()),
         };
         let from = self.quotas_of(credentials.uid, from)?;

@@ -10,11 +10,15 @@
 use crate::handles::lock;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex};
+use std::time::Duration;
 use zazen_namespace::Errno;
 
 /// Calls that came again and are remembered; the oldest are forgotten. A try is that late only if
 /// its thread was stopped while so many other connections broke.
 const REMEMBERED_MAX: usize = 1 << 16;
+
+/// A caller waits no longer for a call on an object.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// See the module.
 #[derive(Default)]
@@ -34,6 +38,11 @@ struct Calls {
 }
 
 impl Calls {
+    /// Whether an earlier try of the call runs.
+    fn is_busy(&self, call: u64) -> bool {
+        self.running.contains_key(&call)
+    }
+
     /// Whether no later try of the call has come.
     fn is_latest(&self, call: u64, again: u32) -> bool {
         self.latest.get(&call).is_none_or(|latest| again >= *latest)
@@ -53,7 +62,7 @@ impl Calls {
 
 impl Repeats {
     /// Executes try `again` of a call, 0 for its first. `ETIMEDOUT`, and nothing was done, if a
-    /// later try has come.
+    /// later try has come, or if an earlier one goes on for longer than a caller waits.
     pub(crate) fn run<T>(
         &self,
         call: u64,
@@ -63,10 +72,13 @@ impl Repeats {
         let mut calls = lock(&self.calls);
         if again > 0 && calls.is_latest(call, again) {
             calls.came_again(call, again);
-            let is_busy = |calls: &mut Calls| calls.running.contains_key(&call);
-            calls = self.ended.wait_while(calls, is_busy).unwrap_or_else(|poisoned| poisoned.into_inner());
+            // An earlier try that waits gives up its place.
+            self.ended.notify_all();
+            let waits = |calls: &mut Calls| calls.is_busy(call) && calls.is_latest(call, again);
+            let waited = self.ended.wait_timeout_while(calls, PATIENCE, waits);
+            calls = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
         }
-        if !calls.is_latest(call, again) {
+        if !calls.is_latest(call, again) || again > 0 && calls.is_busy(call) {
             return Err(Errno::ETIMEDOUT);
         }
         *calls.running.entry(call).or_default() += 1;
@@ -99,7 +111,6 @@ impl Drop for Running<'_> {
 mod tests {
     use super::*;
     use std::sync::mpsc::{RecvTimeoutError, channel};
-    use std::time::Duration;
 
     #[test]
     fn a_try_that_comes_after_a_later_one_does_nothing() {
@@ -145,6 +156,34 @@ mod tests {
             assert_eq!((order.recv().unwrap(), order.recv().unwrap()), ("first", "second"));
         });
         assert!(lock(&repeats.calls).running.is_empty());
+    }
+
+    #[test]
+    fn a_try_that_waits_ends_when_a_later_one_comes() {
+        let repeats = Repeats::default();
+        let (begun, has_begun) = channel();
+        let (go, may_go) = channel::<()>();
+        let (done, second_done) = channel();
+        std::thread::scope(|scope| {
+            let repeats = &repeats;
+            scope.spawn(move || {
+                repeats.run(7, 0, || {
+                    begun.send(()).unwrap();
+                    may_go.recv().unwrap();
+                    Ok(())
+                })
+            });
+            has_begun.recv().unwrap();
+            scope.spawn(move || done.send(repeats.run(7, 1, || Ok(()))));
+            let is_second = || lock(&repeats.calls).latest.get(&7) == Some(&1);
+            while !is_second() {
+                std::thread::yield_now();
+            }
+            let third = scope.spawn(|| repeats.run(7, 2, || Ok(())));
+            assert_eq!(second_done.recv().unwrap(), Err(Errno::ETIMEDOUT), "while the first still runs");
+            go.send(()).unwrap();
+            assert_eq!(third.join().unwrap(), Ok(()));
+        });
     }
 
     #[test]

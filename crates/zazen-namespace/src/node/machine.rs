@@ -317,7 +317,7 @@ impl<T: Tables> Node<T> {
 
     fn granted(&mut self, sent_ns: u64) {
         let had = self.shared.may_answer();
-        let until_ns = sent_ns + self.shared.config.timing.lease_of_nodes_ns();
+        let until_ns = sent_ns.saturating_add(self.shared.config.timing.lease_of_nodes_ns());
         self.shared.lease_until_ns = self.shared.lease_until_ns.max(until_ns);
         if !had {
             self.shared.busy.extend(self.replicas.keys());
