@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use zazen_namespace::service::QuotaView;
 use zazen_namespace::{Errno, InodeId};
 
-/// What was made is remembered at least so long, while no walk succeeds.
-const KEEP: Duration = Duration::from_secs(600);
 /// What is made within this time is remembered together.
 const GRAIN: Duration = Duration::from_millis(50);
+/// What was made earlier is remembered together if it was made within this part of its age: so there
+/// are few sums, however long no walk succeeds.
+const PART_OF_AGE: u32 = 16;
 /// Directories whose parent is remembered, and files whose directory is.
 pub(crate) const REMEMBERED_MAX: usize = 1 << 20;
 
@@ -77,10 +78,31 @@ struct Made {
     amounts: HashMap<Of, Amount>,
 }
 
+impl Made {
+    /// What was made right after it.
+    fn add(&mut self, later: Made) {
+        self.last = later.last;
+        for (of, amount) in later.amounts {
+            self.amounts.entry(of).or_default().add(amount);
+        }
+    }
+}
+
 impl Books {
-    /// Forgets what was made long ago: no walk has succeeded since.
-    pub(crate) fn forget_old(&mut self) {
-        self.made.retain(|made| made.last.elapsed() < KEEP);
+    /// Adds up what was made long ago: no walk has succeeded since. Nothing is forgotten.
+    pub(crate) fn merge_old(&mut self, now: Instant) {
+        let mut merged: VecDeque<Made> = VecDeque::with_capacity(self.made.len());
+        for made in self.made.drain(..) {
+            let together = |before: &&mut Made| {
+                let age = now.saturating_duration_since(before.first);
+                made.last.saturating_duration_since(before.first) <= age / PART_OF_AGE
+            };
+            match merged.back_mut().filter(together) {
+                Some(before) => before.add(made),
+                None => merged.push_back(made),
+            }
+        }
+        self.made = merged;
     }
 
     /// What is used, as far as this node knows.
@@ -300,5 +322,30 @@ mod tests {
         books.found(at(9000), Duration::ZERO, HashMap::from([(USER, amount(30, 2))]));
         assert_eq!(books.used(USER), amount(30, 2));
         assert!(books.made.is_empty());
+    }
+
+    #[test]
+    fn what_was_made_counts_until_a_walk_finds_it_however_long_that_takes() {
+        let mut books = books(&[(USER, amount(1 << 40, 0)), (DIRECTORY, amount(1 << 40, 0))]);
+        let start = Instant::now();
+        let at = |s: u64| start + Duration::from_secs(s);
+        // A day of writing each second, in which no walk succeeds.
+        let (day, morning) = (86_400, 40_000);
+        for second in 0..day {
+            books.note(at(second), if second % 2 == 0 { &[USER] } else { &[DIRECTORY] }, amount(1, 1));
+            if second % 20 == 0 {
+                books.merge_old(at(second));
+                assert!(books.made.len() < 500, "{} sums in second {second}", books.made.len());
+            }
+        }
+        assert_eq!(books.used(USER), amount(day / 2, day / 2));
+        assert_eq!(books.used(DIRECTORY), amount(day / 2, day / 2));
+        // What a walk that began in the morning has found counts once, or twice if it was made about
+        // that time; what was made since counts.
+        let found = HashMap::from([(USER, amount(morning / 2, 0)), (DIRECTORY, amount(0, 0))]);
+        books.found(at(morning), Duration::ZERO, found);
+        let used = books.used(USER).bytes;
+        let most = day / 2 + u64::from(day as u32 / PART_OF_AGE) / 2;
+        assert!((day / 2..=most).contains(&used), "{used} bytes");
     }
 }

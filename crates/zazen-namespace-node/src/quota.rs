@@ -419,7 +419,7 @@ pub(crate) fn run(node: &Weak<NamespaceNode>) {
         {
             tracing::debug!("namespace: the books of quotas: {errno}");
         }
-        lock(&node.quotas.books).forget_old();
+        lock(&node.quotas.books).merge_old(Instant::now());
         drop(node);
         std::thread::sleep(LOOK);
     }
