@@ -5,7 +5,7 @@ use crate::limit::{Amount, Limit, Of};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use zazen_namespace::service::QuotaView;
 use zazen_namespace::{Errno, InodeId};
@@ -22,7 +22,9 @@ pub(crate) const REMEMBERED_MAX: usize = 1 << 20;
 #[derive(Default)]
 pub(crate) struct Quotas {
     /// Whether there is any.
-    pub(crate) any: AtomicBool,
+    any: AtomicBool,
+    /// Counts how often other users or directories came to have limits; 0 before the first look.
+    version: AtomicU64,
     pub(crate) books: Mutex<Books>,
     /// The parents of directories.
     pub(crate) above: Mutex<HashMap<InodeId, (InodeId, Instant)>>,
@@ -139,7 +141,7 @@ impl Books {
     }
 
     /// There are no limits any more.
-    pub(crate) fn clear(&mut self) {
+    fn clear(&mut self) {
         let asked = std::mem::take(&mut self.asked);
         *self = Books { asked, ..Books::default() };
     }
@@ -192,6 +194,26 @@ impl Quotas {
     /// Whether there are quotas at all.
     pub(crate) fn is_any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
+    }
+
+    /// Which users and directories have limits: another version, perhaps others. 0: not known yet.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// The limits, as the metadata has them now.
+    pub(crate) fn learn(&self, limits: &BTreeMap<Of, Limit>) {
+        let mut books = lock(&self.books);
+        let is_same = books.limits.keys().eq(limits.keys());
+        books.limits.clone_from(limits);
+        if limits.is_empty() {
+            books.clear();
+        }
+        self.any.store(!limits.is_empty(), Ordering::Relaxed);
+        // Last: whoever sees this version finds its limits.
+        if !is_same || self.version() == 0 {
+            self.version.fetch_add(1, Ordering::Release);
+        }
     }
 
     /// Files were found in a directory.
@@ -306,6 +328,25 @@ mod tests {
         // What cannot be reserved counts all the same.
         quotas.not_reserved(both()).made(3);
         assert_eq!(lock(&quotas.books).used(DIRECTORY), amount(0, 3));
+    }
+
+    #[test]
+    fn a_version_says_who_has_limits() {
+        let quotas = Quotas::default();
+        let limits = |of: &[(Of, Amount)]| books(of).limits;
+        assert_eq!((quotas.version(), quotas.is_any()), (0, false));
+        quotas.learn(&limits(&[]));
+        assert_eq!((quotas.version(), quotas.is_any()), (1, false), "it is known that there are none");
+        quotas.learn(&limits(&[]));
+        assert_eq!(quotas.version(), 1);
+        quotas.learn(&limits(&[(USER, amount(1, 0))]));
+        assert_eq!((quotas.version(), quotas.is_any()), (2, true));
+        quotas.learn(&limits(&[(USER, amount(2, 0))]));
+        assert_eq!(quotas.version(), 2, "the same user has another limit");
+        quotas.learn(&limits(&[(DIRECTORY, amount(2, 0))]));
+        assert_eq!(quotas.version(), 3);
+        quotas.learn(&limits(&[]));
+        assert_eq!((quotas.version(), quotas.is_any()), (4, false));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! most, and what was removed counts until the next walk.
 
 use crate::books::REMEMBERED_MAX;
-use crate::handles::lock;
+use crate::handles::{Bounds, Handle, lock};
 use crate::limit::{Amount, Limit, Of};
 use crate::node::NamespaceNode;
 use crate::route::root;
@@ -92,6 +92,26 @@ impl NamespaceNode {
         }
         let directory = made_in.or_else(|| self.quotas.found(found.id));
         self.quotas_of(found.uid, directory)
+    }
+
+    /// What bounds what is written through a handle now. Limits may have been set since the file was
+    /// opened, or may not have been known then.
+    pub(crate) fn bounds(&self, handle: &Handle) -> Result<Arc<[Of]>, Errno> {
+        let version = self.quotas.version();
+        let mut bounds = lock(&handle.bounds);
+        if bounds.version == version {
+            return Ok(Arc::clone(&bounds.of));
+        }
+        let mut of = Vec::new();
+        if handle.uid != 0 && self.quotas.is_any() {
+            let mut found = self.attributes(handle.id)?;
+            of = self.quotas_of_file(&found, handle.found_in)?;
+            // What was written unbounded is no new growth.
+            self.refresh(&mut found);
+            handle.end.fetch_max(found.bytes, Ordering::Relaxed);
+        }
+        *bounds = Bounds { version, of: of.into() };
+        Ok(Arc::clone(&bounds.of))
     }
 
     /// The directory and all above it.
@@ -266,11 +286,8 @@ impl NamespaceNode {
     /// Brings the books up to date, as far as they are due. When to come again.
     fn look_at_quotas(&self) -> Result<(), Errno> {
         let limits = self.limits()?;
-        self.quotas.any.store(!limits.is_empty(), Ordering::Relaxed);
-        let none = limits.is_empty();
-        lock(&self.quotas.books).limits.clone_from(&limits);
-        if none {
-            lock(&self.quotas.books).clear();
+        self.quotas.learn(&limits);
+        if limits.is_empty() {
             return Ok(());
         }
         let map = self.map();
@@ -420,7 +437,8 @@ pub(crate) fn run(node: &Weak<NamespaceNode>) {
             tracing::debug!("namespace: the books of quotas: {errno}");
         }
         lock(&node.quotas.books).merge_old(Instant::now());
+        let is_first = node.quotas.version() == 0;
         drop(node);
-        std::thread::sleep(LOOK);
+        std::thread::sleep(if is_first { LOOK / 10 } else { LOOK });
     }
 }

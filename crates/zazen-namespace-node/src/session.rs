@@ -4,7 +4,7 @@ use crate::books::Reserved;
 use crate::copies;
 use crate::data::Tries;
 use crate::driver::wall_ns;
-use crate::handles::{Handle, LockKey, Session, lock};
+use crate::handles::{Bounds, Handle, LockKey, Session, lock};
 use crate::node::NamespaceNode;
 use crate::objects::{self, ObjectName};
 use crate::route::{PATIENCE, Routed, root};
@@ -483,6 +483,8 @@ impl NamespaceNode {
         asked: &Asked<'_>,
     ) -> Answered {
         let mut refusal = None;
+        // Before the look at them: what they become meanwhile is another version.
+        let version = self.quotas.version();
         let quotas = match mode.write && asked.credentials.uid != 0 {
             true => self.quotas_of_file(&grant.attributes, asked.directory).unwrap_or_else(|errno| {
                 refusal = Some(errno);
@@ -501,7 +503,8 @@ impl NamespaceNode {
             place: Mutex::new(place_of(&grant.attributes)),
             wrote: AtomicBool::new(false),
             asked_in: AtomicU64::new(self.map().epoch.0),
-            quotas,
+            found_in: asked.directory,
+            bounds: Mutex::new(Bounds { version, of: quotas.into() }),
             end: AtomicU64::new(end),
         });
         if let Some(errno) = refusal {

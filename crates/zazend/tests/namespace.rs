@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use zazen_namespace_client::core::operation::{
     Answer, GetMany, Lock, LockWanted, Mode, NOW_NS, Operation, ReadDirectory, Release, SetAttributes,
 };
-use zazen_namespace_client::core::service::{Ask, Asks, HandleCall, namespace_fn};
+use zazen_namespace_client::core::service::{Ask, Asks, HandleCall, Quota, namespace_fn};
 use zazen_namespace_client::core::{Errno, InodeId, Kind, Name};
 use zazen_wire::{Message, service};
 
@@ -284,6 +284,51 @@ fn an_ordinary_user_gets_what_permissions_give_and_no_more() {
     assert_eq!(secret.read_at(&mut got, 0), Ok(6));
     assert_eq!(&got, b"secret");
     assert_eq!(ns.list(None, b"/", false).unwrap().len(), 3);
+}
+
+#[test]
+fn a_file_that_was_open_before_a_quota_was_set_is_bounded_by_it() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root to become another user");
+        return;
+    }
+    const USER: u32 = 65_534;
+    const CHUNK: u64 = 64 << 10;
+    let cluster = Cluster::alone();
+    let ns = cluster.client(0);
+    let limit = 1 << 20;
+    let (opened, is_open) = std::sync::mpsc::channel();
+    let (set, is_set) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            become_user(USER);
+            let ns = cluster.client(0);
+            let file = ns.open_or_create(None, b"/f", 0o600, WRITE, true).unwrap();
+            file.write_all_at(&noise(CHUNK as usize, 1), 0).unwrap();
+            opened.send(()).unwrap();
+            is_set.recv().unwrap();
+            let mut end = CHUNK;
+            loop {
+                match file.write_at(&noise(CHUNK as usize, end), end) {
+                    Ok(count) => end += count as u64,
+                    Err(errno) => break (end, errno),
+                }
+                assert!(end < 4 * limit, "{end} bytes were written");
+            }
+        });
+        is_open.recv().unwrap();
+        let quota = Quota { user: Some(USER), path: String::new(), bytes: Some(limit), files: None };
+        ns.set_quota(&quota).unwrap();
+        eventually("the files are added up", || {
+            let told = ns.quotas().unwrap();
+            told.age_ms.is_some() && told.quotas.iter().any(|quota| quota.bytes >= CHUNK)
+        });
+        set.send(()).unwrap();
+        let (end, errno) = writer.join().unwrap();
+        assert_eq!(errno, Errno::EDQUOT);
+        // Near a walk, what is written may count twice for a while.
+        assert!((CHUNK..=limit).contains(&end), "{end} bytes");
+    });
 }
 
 /// Calls that no library makes.
