@@ -1,13 +1,15 @@
 //! The connections to the daemon.
 //!
 //! Invariants: a call that may have changed something is never sent twice by this file; a call that
-//! only reads is sent again, over a new connection, while the patience lasts. A forked child uses no
+//! only reads is sent again, over a new connection, while the patience lasts. So is a write of bytes
+//! to a place and a cut of a file: they say which try they are, and the daemon executes no earlier
+//! try after a later one. A forked child uses no
 //! connection of its parent and waits for no lock of its parent: it is a caller of its own.
 
 use crate::known::Known;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zazen_call::{ClusterKey, Connection, Identity, Lanes, Reply};
@@ -54,6 +56,8 @@ struct Link {
     patience: PerProcess<Patience>,
     session: PerProcess<Mutex<Option<Session>>>,
     known: PerProcess<Known>,
+    /// Numbers calls on files.
+    next_call: AtomicU64,
 }
 
 enum Origin {
@@ -138,9 +142,16 @@ impl Namespace {
             patience: PerProcess::new(),
             session: PerProcess::new(),
             known: PerProcess::new(),
+            next_call: AtomicU64::new(1),
         };
         *link.session() = Some(link.origin.open()?);
         Ok(Namespace { link: Arc::new(link) })
+    }
+
+    /// A number for a call on a file: no other call of this process has it. A forked child is
+    /// another caller to the daemon, with numbers of its own.
+    pub(crate) fn fresh_call(&self) -> u64 {
+        self.link.next_call.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Which directories this process found lately.

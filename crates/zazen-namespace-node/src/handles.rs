@@ -1,6 +1,7 @@
 //! What a caller has: its open files, its locks, and the inodes that it was led to.
 
 use crate::limit::Of;
+use crate::repeats::Repeats;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -27,6 +28,8 @@ pub(crate) struct Session {
     opened: Mutex<Opened>,
     locks: Mutex<Locks>,
     known: Mutex<Known>,
+    /// Calls of the caller that come again.
+    pub(crate) repeats: Repeats,
 }
 
 /// Open files, by number, by inode, and counted by user.

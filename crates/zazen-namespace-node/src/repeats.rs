@@ -1,4 +1,7 @@
-//! Calls of other daemons that come again because their connection broke.
+//! Calls of other daemons and of programs that come again because their connection broke.
+//!
+//! Daemons share one table, because their calls have numbers that no other daemon's call has. Each
+//! program has a table in its session: its open files are good for this session only.
 //!
 //! Nobody knows whether the first try was executed, or still waits in a thread here. It must not be
 //! executed after a later one: its caller has gone on since, and may have written other bytes in

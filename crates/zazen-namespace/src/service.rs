@@ -159,6 +159,11 @@ zazen_wire::messages! {
         bytes: u64,
         /// As the function says.
         flags: u32,
+        /// The call's number, unique among the caller's calls.
+        call: u64,
+        /// How often the call was sent before. An earlier try of a change is not executed any more
+        /// once a later one has come.
+        again: u32,
     }
 
     /// What a function on an open file gave.
