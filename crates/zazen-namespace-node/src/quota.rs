@@ -9,6 +9,7 @@
 use crate::books::REMEMBERED_MAX;
 use crate::handles::{Bounds, Handle, lock};
 use crate::limit::{Amount, Limit, Of};
+use crate::looks::Looks;
 use crate::node::NamespaceNode;
 use crate::route::root;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -47,13 +48,18 @@ pub(crate) fn on_disk(attributes: &Attributes) -> u64 {
 
 impl NamespaceNode {
     /// The quotas that bound what `owner` has in `directory` (`None`: not known). Root has none.
-    pub(crate) fn quotas_of(&self, owner: u32, directory: Option<InodeId>) -> Result<Vec<Of>, Errno> {
+    pub(crate) fn quotas_of(
+        &self,
+        owner: u32,
+        directory: Option<InodeId>,
+        looks: &mut Looks,
+    ) -> Result<Vec<Of>, Errno> {
         if !self.quotas.is_any() || owner == 0 {
             return Ok(Vec::new());
         }
         let mut candidates = vec![Of::User(owner)];
         if let Some(directory) = directory.filter(|_| self.quotas.has_directories()) {
-            candidates.extend(self.above(directory)?.into_iter().map(Of::Directory));
+            candidates.extend(self.above(directory, looks)?.into_iter().map(Of::Directory));
         }
         let books = lock(&self.quotas.books);
         Ok(candidates.into_iter().filter(|of| books.limits.contains_key(of)).collect())
@@ -62,7 +68,12 @@ impl NamespaceNode {
     /// `EXDEV` for a name that would come to be below a directory with a quota from elsewhere: what
     /// it brings along is not counted yet. Programs copy instead, which counts. A file has no links
     /// in and out of such a directory: it would be bounded by neither or by both.
-    pub(crate) fn vet_move(&self, credentials: &Credentials, operation: &Operation) -> Result<(), Errno> {
+    pub(crate) fn vet_move(
+        &self,
+        credentials: &Credentials,
+        operation: &Operation,
+        looks: &mut Looks,
+    ) -> Result<(), Errno> {
         let (from, to, both) = match operation {
             Operation::Rename(rename) if rename.directory != rename.new_directory => {
                 (Some(rename.directory), rename.new_directory, rename.exchange)
@@ -74,8 +85,8 @@ impl NamespaceNode {
             },
             _ => return Ok(()),
         };
-        let from = self.quotas_of(credentials.uid, from)?;
-        let to = self.quotas_of(credentials.uid, Some(to))?;
+        let from = self.quotas_of(credentials.uid, from, looks)?;
+        let to = self.quotas_of(credentials.uid, Some(to), looks)?;
         let within = |of: &[Of], all: &[Of]| of.iter().all(|one| all.contains(one));
         if within(&to, &from) && (!both || within(&from, &to)) { Ok(()) } else { Err(Errno::EXDEV) }
     }
@@ -86,12 +97,13 @@ impl NamespaceNode {
         &self,
         found: &Attributes,
         made_in: Option<InodeId>,
+        looks: &mut Looks,
     ) -> Result<Vec<Of>, Errno> {
         if !self.quotas.is_any() {
             return Ok(Vec::new());
         }
         let directory = made_in.or_else(|| self.quotas.found(found.id));
-        self.quotas_of(found.uid, directory)
+        self.quotas_of(found.uid, directory, looks)
     }
 
     /// What bounds what is written through a handle now. Limits may have been set since the file was
@@ -105,7 +117,7 @@ impl NamespaceNode {
         let mut of = Vec::new();
         if handle.uid != 0 && self.quotas.is_any() {
             let mut found = self.attributes(handle.id)?;
-            of = self.quotas_of_file(&found, handle.found_in)?;
+            of = self.quotas_of_file(&found, handle.found_in, &mut Looks::new())?;
             // What was written unbounded is no new growth.
             self.refresh(&mut found);
             handle.end.fetch_max(found.bytes, Ordering::Relaxed);
@@ -115,14 +127,14 @@ impl NamespaceNode {
     }
 
     /// The directory and all above it.
-    fn above(&self, directory: InodeId) -> Result<Vec<InodeId>, Errno> {
+    fn above(&self, directory: InodeId, looks: &mut Looks) -> Result<Vec<InodeId>, Errno> {
         let mut all = vec![directory];
         let mut at = directory;
         while at != InodeId::ROOT && all.len() < DEPTH_MAX {
             let known = lock(&self.quotas.above).get(&at).copied();
             let parent = match known.filter(|(_, asked)| asked.elapsed() < REMEMBERED) {
                 Some((parent, _)) => parent,
-                None => match self.route_one(root(), Operation::Parent(Inode { id: at }))? {
+                None => match self.look(looks, Operation::Parent(Inode { id: at }))? {
                     Answer::Entry(parent) => {
                         let mut known = lock(&self.quotas.above);
                         if known.len() >= REMEMBERED_MAX {
@@ -146,8 +158,10 @@ impl NamespaceNode {
             return None;
         }
         let found_in = self.quotas.found(id);
+        let mut looks = Looks::new();
+        let mut above = |id| self.above(id, &mut looks);
         // Only a directory knows what is above it.
-        let above = self.above(id).or_else(|errno| found_in.map_or(Err(errno), |at| self.above(at))).ok()?;
+        let above = above(id).or_else(|errno| found_in.map_or(Err(errno), above)).ok()?;
         let mut sum = NodeSpace { node: NodeNo(0), bytes: 0, bytes_free: 0, inodes: 0, inodes_free: 0 };
         for node in self.spaces() {
             sum.bytes = sum.bytes.saturating_add(node.bytes);
@@ -343,7 +357,7 @@ impl NamespaceNode {
         // Of one below another the outer walk counts for both.
         let mut stack: Vec<(InodeId, Arc<Vec<Of>>)> = Vec::new();
         for start in starts {
-            let within: Vec<Of> = match self.above(start) {
+            let within: Vec<Of> = match self.above(start, &mut Looks::new()) {
                 Ok(above) => {
                     above.into_iter().map(Of::Directory).filter(|of| limits.contains_key(of)).collect()
                 }
