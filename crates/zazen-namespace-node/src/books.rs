@@ -184,10 +184,18 @@ impl Books {
                 files_max: limit.most.files,
                 bytes: used.bytes,
                 files: used.files,
+                counted: self.used.contains_key(of),
             }
         };
         self.limits.iter().map(view).collect()
     }
+}
+
+/// The sums that another node tells. What it has not counted yet is not 0.
+pub(crate) fn sums(told: &[QuotaView]) -> HashMap<Of, Amount> {
+    let of = |quota: &QuotaView| quota.user.map_or(Of::Directory(quota.directory), Of::User);
+    let amount = |quota: &QuotaView| Amount { bytes: quota.bytes, files: quota.files };
+    told.iter().filter(|quota| quota.counted).map(|quota| (of(quota), amount(quota))).collect()
 }
 
 impl Quotas {
@@ -363,6 +371,26 @@ mod tests {
         books.found(at(9000), Duration::ZERO, HashMap::from([(USER, amount(30, 2))]));
         assert_eq!(books.used(USER), amount(30, 2));
         assert!(books.made.is_empty());
+    }
+
+    #[test]
+    fn a_quota_that_is_set_during_a_walk_is_not_counted_before_the_next() {
+        let now = Instant::now();
+        let mut walker = books(&[(USER, amount(100, 0))]);
+        let before = walker.views();
+        assert!(!before[0].counted && sums(&before).is_empty());
+        walker.limits.extend(books(&[(DIRECTORY, amount(100, 0))]).limits);
+        // The walk began before there was the second limit.
+        walker.found(now, Duration::ZERO, HashMap::from([(USER, amount(70, 3))]));
+        walker.note(now, &[USER, DIRECTORY], amount(5, 0));
+        let counted: Vec<_> = walker.views().iter().map(|view| view.counted).collect();
+        assert_eq!(counted, [true, false]);
+        let mut other = books(&[(USER, amount(100, 0)), (DIRECTORY, amount(100, 0))]);
+        other.found(now, Duration::ZERO, sums(&walker.views()));
+        assert_eq!(other.used, HashMap::from([(USER, amount(75, 3))]));
+        assert!(other.views().iter().any(|view| !view.counted), "nor does the other node say so");
+        walker.found(now, Duration::ZERO, HashMap::from([(USER, amount(75, 3)), (DIRECTORY, amount(9, 1))]));
+        assert!(walker.views().iter().all(|view| view.counted));
     }
 
     #[test]

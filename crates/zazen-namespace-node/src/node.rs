@@ -339,9 +339,9 @@ impl NamespaceNode {
             "quotas": lists_quotas.then(|| self.quotas(None).quotas.iter().map(|quota| serde_json::json!({
                 "user": quota.user,
                 "path": quota.path,
-                "bytes": quota.bytes,
+                "bytes": quota.counted.then_some(quota.bytes),
                 "bytes_max": quota.bytes_max,
-                "files": quota.files,
+                "files": quota.counted.then_some(quota.files),
                 "files_max": quota.files_max,
             })).collect::<Vec<_>>()),
             "broken": self.driver.broken(),

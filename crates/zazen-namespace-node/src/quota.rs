@@ -6,7 +6,7 @@
 //! would go beyond a limit. So a limit is exceeded by what other nodes wrote since the last walk, at
 //! most, and what was removed counts until the next walk.
 
-use crate::books::REMEMBERED_MAX;
+use crate::books::{REMEMBERED_MAX, sums};
 use crate::handles::{Bounds, Handle, lock};
 use crate::limit::{Amount, Limit, Of};
 use crate::looks::Looks;
@@ -329,15 +329,11 @@ impl NamespaceNode {
             Errno::ETIMEDOUT
         })?;
         let Some(age_ms) = told.age_ms else { return Ok(()) };
-        let used = told.quotas.iter().map(|quota| {
-            let of = quota.user.map_or(Of::Directory(quota.directory), Of::User);
-            (of, Amount { bytes: quota.bytes, files: quota.files })
-        });
         // What that node's own callers made since is in the sums, too.
         let age = Duration::from_millis(age_ms.saturating_add(1));
         let began = asked.checked_sub(age).unwrap_or(asked);
         let took = Duration::from_millis(told.took_ms);
-        lock(&self.quotas.books).found(began, took, used.collect());
+        lock(&self.quotas.books).found(began, took, sums(&told.quotas));
         Ok(())
     }
 
@@ -375,14 +371,10 @@ impl NamespaceNode {
             if !seen.insert(directory) {
                 continue;
             }
-            let found = match self.entries(directory) {
-                Err(Errno::ENOENT | Errno::ESTALE | Errno::ENOTDIR) => continue,
-                found => found?,
-            };
-            for mut attributes in found {
+            let mut count = |mut attributes: Attributes| {
                 if attributes.links > 1 && attributes.kind != Kind::Directory && !linked.insert(attributes.id)
                 {
-                    continue;
+                    return;
                 }
                 self.refresh(&mut attributes);
                 // A file system may hold more blocks than a file has, for what may come.
@@ -404,37 +396,40 @@ impl NamespaceNode {
                     };
                     stack.push((attributes.id, within));
                 }
+            };
+            match self.each_entry(directory, &mut count) {
+                Err(Errno::ENOENT | Errno::ESTALE | Errno::ENOTDIR) => {}
+                done => done?,
             }
         }
         Ok(used)
     }
 
-    /// All entries of a directory, with attributes.
-    fn entries(&self, directory: InodeId) -> Result<Vec<Attributes>, Errno> {
-        let mut all = Vec::new();
-        let mut lacking = Vec::new();
+    /// Brings the attributes of all entries of a directory to `each`: a page of them is in memory at
+    /// a time. Nothing is known of entries that come or go meanwhile.
+    fn each_entry(&self, directory: InodeId, each: &mut dyn FnMut(Attributes)) -> Result<(), Errno> {
         let mut cookie = 0;
         loop {
             let read = ReadDirectory { directory, cookie, bytes_max: LISTING_BYTES, attributes: true };
             let Answer::Listing(listing) = self.route_one(root(), Operation::ReadDirectory(read))? else {
                 return Err(Errno::EIO);
             };
-            let Some(last) = listing.entries.last() else { break };
+            let Some(last) = listing.entries.last() else { return Ok(()) };
             cookie = last.cookie;
+            let mut lacking = Vec::new();
             for listed in listing.entries {
                 match listed.entry.attributes {
-                    Some(attributes) => all.push(attributes),
+                    Some(attributes) => each(attributes),
                     None => lacking.push(listed.entry.id),
                 }
             }
+            for found in self.attributes_of(&lacking) {
+                found?.into_iter().for_each(&mut *each);
+            }
             if listing.end {
-                break;
+                return Ok(());
             }
         }
-        for found in self.attributes_of(&lacking) {
-            all.extend(found?);
-        }
-        Ok(all)
     }
 }
 

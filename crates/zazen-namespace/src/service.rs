@@ -440,6 +440,9 @@ zazen_wire::messages! {
         bytes: u64,
         /// Inodes that are used.
         files: u64,
+        /// Whether all files were added up since the quota was set. Until then `bytes` and `files`
+        /// are only what the asked node's own callers made.
+        counted: bool,
     }
 
     /// All quotas.

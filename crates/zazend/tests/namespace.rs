@@ -365,7 +365,7 @@ fn a_file_that_was_open_before_a_quota_was_set_is_bounded_by_it() {
         ns.set_quota(&quota).unwrap();
         eventually("the files are added up", || {
             let told = ns.quotas().unwrap();
-            told.age_ms.is_some() && told.quotas.iter().any(|quota| quota.bytes >= CHUNK)
+            told.quotas.iter().any(|quota| quota.counted && quota.bytes >= CHUNK)
         });
         set.send(()).unwrap();
         let (end, errno) = writer.join().unwrap();
