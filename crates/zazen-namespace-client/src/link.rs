@@ -7,6 +7,7 @@
 //! connection of its parent and waits for no lock of its parent: it is a caller of its own.
 
 use crate::known::Known;
+use std::collections::BTreeSet;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,8 +18,8 @@ use zazen_core::{Error, ErrorKind, Result};
 use zazen_env::fork::PerProcess;
 use zazen_namespace::operation::Inode;
 use zazen_namespace::service::{
-    Answered, Answers, Ask, Asks, Balance, Balanced, Changes, Hello, MapView, NodeSpace, Quota, Quotas,
-    Scrub, ScrubAt, Scrubbed, Spaces, Watch, namespace_fn,
+    Answered, Answers, Ask, Asks, Balance, Balanced, Changes, Hello, MapView, NodeSpace, NodeView, Quota,
+    Quotas, Scrub, ScrubAt, Scrubbed, Spaces, Watch, namespace_fn,
 };
 use zazen_namespace::{Errno, InodeId, NodeNo};
 use zazen_wire::{Message, service};
@@ -35,6 +36,8 @@ const PROBE: Duration = Duration::from_millis(500);
 const AGAIN: Duration = Duration::from_millis(100);
 /// How long a daemon may take to join its namespace.
 const JOIN: Duration = Duration::from_secs(20);
+/// How long a node may take to say its name to the daemon.
+pub const NAMES: Duration = Duration::from_secs(10);
 /// Idle connections that are kept.
 const IDLE_MAX: usize = 16;
 
@@ -177,7 +180,21 @@ impl Namespace {
         }
     }
 
-    /// The map: nodes and partitions.
+    /// The map with the names of these nodes: waits, at most for [`NAMES`], for those that are up and
+    /// have not said their names to the daemon yet. The name of a node that is down may be empty.
+    pub fn map_with_names(&self, of: &BTreeSet<NodeNo>) -> Result<MapView> {
+        let until = Instant::now() + NAMES;
+        loop {
+            let map = self.map()?;
+            let lacks = |node: &NodeView| node.up && node.name.is_empty() && of.contains(&node.node);
+            if !map.nodes.iter().any(lacks) || Instant::now() >= until {
+                return Ok(map);
+            }
+            std::thread::sleep(AGAIN);
+        }
+    }
+
+    /// The map: nodes and partitions. Names may be empty.
     pub fn map(&self) -> Result<MapView> {
         MapView::decode(&self.call(namespace_fn::MAP, &[], Repeat::Yes)?.payload)
     }

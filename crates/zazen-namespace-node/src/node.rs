@@ -243,7 +243,8 @@ impl NamespaceNode {
         Arc::clone(&map)
     }
 
-    /// The map with the names that the nodes call themselves, for people.
+    /// The map with the names that the nodes call themselves, for people and schedulers. A node that
+    /// does not answer has none: its address is no name, and nobody must take it for one.
     pub(crate) fn named_map(&self) -> MapView {
         let mut map = MapView::clone(&self.map());
         let own = self.identity().ok().map(|(node, _)| node);
@@ -253,13 +254,16 @@ impl NamespaceNode {
                 false => lock(&self.names).get(&node.addr).cloned(),
             };
             let name = known.or_else(|| {
+                if !node.up {
+                    return None;
+                }
                 let reply = self.links.call(&node.addr, namespace_fn::STATUS, &[], &[], NAME_WITHIN).ok()?;
                 let status: serde_json::Value = serde_json::from_slice(&reply.payload).ok()?;
                 let name = status["name"].as_str()?.to_owned();
                 lock(&self.names).insert(node.addr.clone(), name.clone());
                 Some(name)
             });
-            node.name = name.unwrap_or_else(|| node.name.clone());
+            node.name = name.unwrap_or_default();
         }
         map
     }
@@ -311,7 +315,7 @@ impl NamespaceNode {
                 let backup = map.partitions.iter().filter(|seat| seat.backups.contains(&node.node)).count();
                 serde_json::json!({
                     "node": node.node.0,
-                    "name": node.name,
+                    "name": (!node.name.is_empty()).then_some(&node.name),
                     "address": node.addr,
                     "state": if node.up { "up" } else { "down" },
                     "primary_of": primary,

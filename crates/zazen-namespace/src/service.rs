@@ -251,7 +251,7 @@ zazen_wire::messages! {
         /// A digest of the public key by which it proves who it is; 0 before it has come, and after
         /// it has left for good.
         key: u128,
-        /// Its name, for people and schedulers.
+        /// Its name, for people and schedulers; empty while it has not said it to the asked node.
         name: String = FreeText,
         /// `host:port` of its daemon.
         addr: String = FreeText,

@@ -7,13 +7,14 @@
 mod namespaces;
 
 use namespaces::*;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use zazen_call::{ClusterKey, Connection, Identity};
 use zazen_core::{Error, ErrorKind};
 use zazen_namespace::node::Envelope;
 use zazen_namespace::operation::{Inode, Operation, Request};
 use zazen_namespace::service::{
-    Done, Introduced, Noticed, ObjectCall, ObjectDone, Requests, Responses, namespace_fn,
+    Done, Introduced, MapView, Noticed, ObjectCall, ObjectDone, Requests, Responses, namespace_fn,
 };
 use zazen_namespace::{Epoch, Errno, Incarnation, InodeId, NodeNo};
 use zazen_namespace_node::links::Envelopes;
@@ -141,6 +142,24 @@ fn a_node_speaks_for_itself_only() {
         forger.refused(namespace_fn::PEER, &envelope(key, address));
     }
     assert_eq!(forger.call(namespace_fn::PEER, &[0xff; 64]).unwrap_err().kind(), ErrorKind::Protocol);
+}
+
+#[test]
+fn a_node_that_has_not_said_its_name_has_none() {
+    let cluster = Cluster::with(2, &[]);
+    let ns = cluster.client(0);
+    cluster.pause(1);
+    let names = |map: MapView| -> Vec<String> { map.nodes.into_iter().map(|node| node.name).collect() };
+    let mut known = names(ns.map().unwrap());
+    known.sort();
+    assert_eq!(known, ["", "n0"], "its address is no name");
+    cluster.resume(1);
+    let nodes: BTreeSet<NodeNo> = ns.map().unwrap().nodes.iter().map(|node| node.node).collect();
+    eventually("both say their names", || {
+        let mut known = names(ns.map_with_names(&nodes).unwrap());
+        known.sort();
+        known == ["n0", "n1"]
+    });
 }
 
 #[test]
