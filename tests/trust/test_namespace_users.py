@@ -383,6 +383,24 @@ def test_modes_hold_in_a_mount_also_for_root(a, b, node, mounted):
     a.run(lambda: whole(Mounted(mounted)))
 
 
+def test_root_passes_no_closed_folder_by_names_that_its_owner_looked_up(a, node, mounted):
+    """The kernel keeps names for a second, and asks root nothing about the folders that it passes."""
+    a.run(prepare, node)
+    a.run(lambda: (mounted / "closed" / "sub").mkdir())
+    for _ in range(10):
+        a.run(lambda: (mounted / "closed" / "f").read_bytes() and os.stat(mounted / "closed" / "sub"))
+        with pytest.raises(PermissionError):
+            (mounted / "closed" / "f").read_bytes()
+        for act in (os.listdir, os.listxattr):
+            with pytest.raises(PermissionError):
+                act(mounted / "closed" / "sub")
+        # The same in a folder that is open.
+        a.run(lambda: (mounted / "open" / "f").read_bytes())
+        assert (mounted / "open" / "f").read_bytes() == SECRET
+        assert sorted(os.listdir(mounted / "open")) == ["f", "private"]
+    a.run(lambda: whole(Mounted(mounted)))
+
+
 def test_staging_follows_no_link_of_another_user(a, b, node, ground, programs):
     a.run(prepare, node)
     for name in ("own", "target"):

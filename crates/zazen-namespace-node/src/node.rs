@@ -298,6 +298,7 @@ impl NamespaceNode {
             epoch: map.epoch,
             partition_bits: map.partitions.len().max(1).ilog2() as u8,
             vouches: self.vouches(caller),
+            squashes_root: !self.told.trusts_root,
         })
     }
 
