@@ -151,11 +151,22 @@ pub(crate) struct Slot {
     pub(crate) number: u64,
 }
 
+/// Whether a node may ask with this client number. Partitions keep answers by it, so nobody may use
+/// another node's.
+pub(crate) fn is_client_of(client: u64, node: NodeNo) -> bool {
+    client >> 48 == u64::from(node.0) & 0xffff
+}
+
 impl Slots {
     pub(crate) fn take(&self, node: NodeNo, incarnation: Incarnation) -> Slot {
-        if let Some(slot) = lock(&self.free).pop() {
-            return slot;
+        let mut free = lock(&self.free);
+        while let Some(slot) = free.pop() {
+            // This node may have got another number since.
+            if is_client_of(slot.client, node) {
+                return slot;
+            }
         }
+        drop(free);
         // 16 bits of node, 24 of life, 24 of number: a life has as many slots as it ever had calls
         // under way at once.
         let next = self.next.fetch_add(1, Ordering::Relaxed) & 0xff_ffff;
@@ -366,5 +377,28 @@ impl NamespaceNode {
         sessions.iter().for_each(|(_, session)| self.end_session(session));
         self.driver.stop();
         self.links.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_numbers_say_whose_they_are() {
+        let slots = Slots::default();
+        for number in [1, 2, 0xffff, 0x1_0000] {
+            let node = NodeNo(number);
+            let first = slots.take(node, Incarnation(5));
+            let second = slots.take(node, Incarnation(5));
+            assert!(first.client != second.client);
+            for client in [first.client, second.client] {
+                assert!(is_client_of(client, node) && !is_client_of(client, NodeNo(number % 0xffff + 1)));
+            }
+            // What is free is used again, by the same node.
+            slots.give(Slot { number: 9, ..first });
+            assert_eq!(slots.take(node, Incarnation(6)).number, 9);
+            slots.give(second);
+        }
     }
 }

@@ -68,9 +68,13 @@ fn envelope(key: u128, address: &str) -> Vec<u8> {
 }
 
 fn request(node: NodeNo) -> Vec<u8> {
+    request_by(node, u64::from(node.0) << 48 | 1)
+}
+
+fn request_by(node: NodeNo, client: u64) -> Vec<u8> {
     let operation = Operation::GetAttributes(Inode { id: InodeId::ROOT });
     let credentials = zazen_core::Credentials { uid: 0, gid: 0, groups: Vec::new() };
-    let (client, number, oldest) = (1 << 60, 1, 1);
+    let (number, oldest) = (1, 1);
     let (incarnation, epoch, place) = (Incarnation(1), Epoch(1), None);
     let request = Request { client, number, oldest, node, incarnation, epoch, credentials, operation, place };
     Requests { requests: vec![request] }.encode()
@@ -123,6 +127,9 @@ fn a_node_speaks_for_itself_only() {
     node.call(namespace_fn::PEER, &envelope(second.key(), &cluster.address(1))).unwrap();
     // Not for the first, nor from another address.
     assert!(node.refused(namespace_fn::REQUEST, &request(numbers(0))).contains("is not node"));
+    // Answers are kept for each client: by the number of another's it would get them, or spoil them.
+    let foreign = request_by(numbers(1), u64::from(numbers(0).0) << 48 | 1);
+    assert!(node.refused(namespace_fn::REQUEST, &foreign).contains("client"));
     let first = NodeSecret::load(std::os::fd::AsFd::as_fd(&folder(0))).unwrap();
     let payload = envelope(first.key(), &cluster.address(0));
     assert!(node.refused(namespace_fn::PEER, &payload).contains("another node"));
