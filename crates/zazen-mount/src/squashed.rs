@@ -82,7 +82,7 @@ fn is_open(directory: &Attributes) -> bool {
         () if directory.gid == NOBODY => 3,
         () => 0,
     };
-    directory.mode >> shift & 1 != 0
+    (directory.mode >> shift) & 1 != 0
 }
 
 #[cfg(test)]

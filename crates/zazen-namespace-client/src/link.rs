@@ -37,7 +37,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// How long a daemon may take to join its namespace.
 const JOIN: Duration = Duration::from_secs(20);
 /// How long a node may take to say its name to the daemon.
-pub const NAMES: Duration = Duration::from_secs(10);
+const NAMES: Duration = Duration::from_secs(10);
 /// Idle connections that are kept.
 const IDLE_MAX: usize = 16;
 
