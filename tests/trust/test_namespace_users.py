@@ -384,7 +384,7 @@ def test_modes_hold_in_a_mount_also_for_root(a, b, node, mounted):
 
 
 def test_root_passes_no_closed_folder_by_names_that_its_owner_looked_up(a, node, mounted):
-    """The kernel keeps names for a second, and asks root nothing about the folders that it passes."""
+    """The kernel keeps names for a second, and root passes all folders."""
     a.run(prepare, node)
     a.run(lambda: (mounted / "closed" / "sub").mkdir())
     for _ in range(10):

@@ -1,8 +1,11 @@
 //! `zazen namespace` and `zazen locate`: how the namespace is, and which node holds a file.
 
 mod balance;
+mod names;
 mod quota;
 mod scrub;
+
+use names::shown;
 
 use crate::output::{self, Table, human_bytes};
 use crate::target::{Done, Targets};
@@ -165,11 +168,6 @@ fn host(map: &MapView, node: NodeNo) -> (Option<String>, String) {
         let host = view.addr.rsplit_once(':').map_or("", |(host, _)| host);
         (Some(view.name.clone()).filter(|name| !name.is_empty()), host.to_owned())
     })
-}
-
-/// A name for people.
-fn shown(name: Option<&str>) -> String {
-    name.filter(|name| !name.is_empty()).unwrap_or("?").to_owned()
 }
 
 fn set(arguments: &Set) -> Result<()> {

@@ -97,7 +97,7 @@ fn tell(outcomes: &[(NodeView, Result<Balanced>)], json: bool) {
         match outcome {
             Ok(balanced) => table.row(vec![
                 node.node.to_string(),
-                super::shown(Some(&node.name)),
+                super::names::shown(Some(&node.name)),
                 balanced.files.to_string(),
                 human_bytes(balanced.bytes),
                 balanced.left.to_string(),

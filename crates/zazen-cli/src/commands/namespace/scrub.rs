@@ -124,7 +124,7 @@ fn tell(outcomes: &[Outcome]) {
     for Outcome { node, found, error } in outcomes {
         table.row(vec![
             node.node.to_string(),
-            super::shown(Some(&node.name)),
+            super::names::shown(Some(&node.name)),
             found.objects.to_string(),
             human_bytes(found.bytes),
             found.unsealed.to_string(),
