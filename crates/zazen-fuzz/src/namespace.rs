@@ -243,7 +243,7 @@ pub(crate) fn message_seeds() -> Vec<Vec<u8>> {
     seeds.push(with(8, Answers { answers: answers.iter().map(answered).collect() }.encode()));
     seeds.push(with(9, Requests { requests }.encode()));
     seeds.push(with(10, Responses { responses: run.responses }.encode()));
-    seeds.push(with(11, HandleCall { handle: 1, offset: 2, bytes: 3, flags: 4 }.encode()));
+    seeds.push(with(11, HandleCall { handle: 1, offset: 2, bytes: 3, flags: 4, call: 5, again: 6 }.encode()));
     seeds.push(with(12, Done::with(3).encode()));
     seeds.push(with(
         14,

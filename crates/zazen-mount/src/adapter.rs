@@ -73,6 +73,19 @@ impl Adapter {
         }
     }
 
+    /// The same, if the caller may name these inodes.
+    fn attempt_on<T>(
+        &self,
+        req: &Request,
+        nodes: &[INodeNo],
+        work: impl Fn(&Credentials) -> Result<T>,
+    ) -> Result<T> {
+        self.attempt(req, |who| {
+            nodes.iter().try_for_each(|node| self.tree.vet(who, node.0))?;
+            work(who)
+        })
+    }
+
     fn entry(&self, reply: ReplyEntry, found: Result<Stat>) {
         match found {
             Ok(stat) => {
@@ -112,11 +125,18 @@ impl Adapter {
         match without_set_id(stat.mode) {
             Some(mode) if stat.kind == Kind::File => {
                 let changes = Changes { mode: Some(mode), ..Changes::default() };
-                self.tree.set(&root, node, handle, &changes).map(Some)
+                // As its owner, who may: root may be nobody in this tree.
+                let owner = Credentials { uid: stat.uid, gid: stat.gid, groups: Vec::new() };
+                self.tree.set(&owner, node, handle, &changes).map(Some)
             }
             _ => Ok(None),
         }
     }
+}
+
+/// The inode that a request names: none if it names an open file.
+fn named(node: INodeNo, handle: Option<u64>) -> Vec<INodeNo> {
+    if handle.is_some() { Vec::new() } else { vec![node] }
 }
 
 fn empty(reply: ReplyEmpty, done: Result<()>) {
@@ -179,8 +199,8 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found =
-            name_of(name).and_then(|name| self.attempt(req, |who| self.tree.lookup(who, parent.0, &name)));
+        let found = name_of(name)
+            .and_then(|name| self.attempt_on(req, &[parent], |who| self.tree.lookup(who, parent.0, &name)));
         self.entry(reply, found);
     }
 
@@ -190,7 +210,7 @@ impl Filesystem for Adapter {
 
     fn getattr(&self, req: &Request, node: INodeNo, file: Option<FileHandle>, reply: ReplyAttr) {
         let handle = self.handle(file);
-        let found = self.attempt(req, |who| self.tree.stat(who, node.0, handle));
+        let found = self.attempt_on(req, &named(node, handle), |who| self.tree.stat(who, node.0, handle));
         self.attributes(reply, found);
     }
 
@@ -221,7 +241,8 @@ impl Filesystem for Adapter {
             modified: when(modified),
         };
         let handle = self.handle(file);
-        let mut done = self.attempt(req, |who| self.tree.set(who, node.0, handle, &changes));
+        let named = named(node, handle);
+        let mut done = self.attempt_on(req, &named, |who| self.tree.set(who, node.0, handle, &changes));
         if let Ok(stat) = &done
             && bytes.is_some()
             && mode.is_none()
@@ -237,7 +258,7 @@ impl Filesystem for Adapter {
     }
 
     fn readlink(&self, req: &Request, node: INodeNo, reply: ReplyData) {
-        data(reply, self.attempt(req, |who| self.tree.read_link(who, node.0)));
+        data(reply, self.attempt_on(req, &[node], |who| self.tree.read_link(who, node.0)));
     }
 
     fn mknod(
@@ -253,34 +274,40 @@ impl Filesystem for Adapter {
         let kind = Kind::of((mode >> 12) as u8).filter(|kind| *kind != Kind::Directory).ok_or(Errno::EINVAL);
         let found = kind.and_then(|kind| {
             let name = name_of(name)?;
-            self.attempt(req, |who| self.tree.make_node(who, parent.0, &name, kind, mode & 0o7777, device))
+            self.attempt_on(req, &[parent], |who| {
+                self.tree.make_node(who, parent.0, &name, kind, mode & 0o7777, device)
+            })
         });
         self.entry(reply, found);
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
         let found = name_of(name).and_then(|name| {
-            self.attempt(req, |who| self.tree.make_directory(who, parent.0, &name, mode & 0o7777))
+            self.attempt_on(req, &[parent], |who| {
+                self.tree.make_directory(who, parent.0, &name, mode & 0o7777)
+            })
         });
         self.entry(reply, found);
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let done =
-            name_of(name).and_then(|name| self.attempt(req, |who| self.tree.unlink(who, parent.0, &name)));
+        let done = name_of(name)
+            .and_then(|name| self.attempt_on(req, &[parent], |who| self.tree.unlink(who, parent.0, &name)));
         empty(reply, done);
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let done = name_of(name)
-            .and_then(|name| self.attempt(req, |who| self.tree.remove_directory(who, parent.0, &name)));
+        let done = name_of(name).and_then(|name| {
+            self.attempt_on(req, &[parent], |who| self.tree.remove_directory(who, parent.0, &name))
+        });
         empty(reply, done);
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let target = target.as_os_str().as_bytes();
-        let found = name_of(name)
-            .and_then(|name| self.attempt(req, |who| self.tree.make_link(who, parent.0, &name, target)));
+        let found = name_of(name).and_then(|name| {
+            self.attempt_on(req, &[parent], |who| self.tree.make_link(who, parent.0, &name, target))
+        });
         self.entry(reply, found);
     }
 
@@ -296,7 +323,7 @@ impl Filesystem for Adapter {
     ) {
         let done = name_of(name).and_then(|name| {
             let new_name = name_of(new_name)?;
-            self.attempt(req, |who| {
+            self.attempt_on(req, &[parent, new_parent], |who| {
                 self.tree.rename(who, parent.0, &name, new_parent.0, &new_name, flags.bits())
             })
         });
@@ -304,24 +331,26 @@ impl Filesystem for Adapter {
     }
 
     fn link(&self, req: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = name_of(name)
-            .and_then(|name| self.attempt(req, |who| self.tree.link(who, node.0, parent.0, &name)));
+        let found = name_of(name).and_then(|name| {
+            self.attempt_on(req, &[node, parent], |who| self.tree.link(who, node.0, parent.0, &name))
+        });
         self.entry(reply, found);
     }
 
     fn open(&self, req: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let how = how(flags.0);
-        let opened = self.attempt(req, |who| self.tree.open(who, node.0, how)).and_then(|opened| {
-            let may_have_set_id = opened.mode.is_none_or(|mode| without_set_id(mode).is_some());
-            if how.write
-                && may_have_set_id
-                && let Err(errno) = self.drop_set_id(node.0, Some(opened.handle), req.uid())
-            {
-                self.tree.release(opened.handle);
-                return Err(errno);
-            }
-            Ok(opened)
-        });
+        let opened =
+            self.attempt_on(req, &[node], |who| self.tree.open(who, node.0, how)).and_then(|opened| {
+                let may_have_set_id = opened.mode.is_none_or(|mode| without_set_id(mode).is_some());
+                if how.write
+                    && may_have_set_id
+                    && let Err(errno) = self.drop_set_id(node.0, Some(opened.handle), req.uid())
+                {
+                    self.tree.release(opened.handle);
+                    return Err(errno);
+                }
+                Ok(opened)
+            });
         match opened {
             Ok(opened) => {
                 if opened.stale
@@ -352,7 +381,9 @@ impl Filesystem for Adapter {
         reply: ReplyCreate,
     ) {
         let made = name_of(name).and_then(|name| {
-            self.attempt(req, |who| self.tree.create(who, parent.0, &name, mode & 0o7777, how(flags)))
+            self.attempt_on(req, &[parent], |who| {
+                self.tree.create(who, parent.0, &name, mode & 0o7777, how(flags))
+            })
         });
         match made {
             Ok((stat, opened)) => {
@@ -459,7 +490,7 @@ impl Filesystem for Adapter {
     }
 
     fn opendir(&self, req: &Request, node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        match self.attempt(req, |who| self.tree.open_directory(who, node.0)) {
+        match self.attempt_on(req, &[node], |who| self.tree.open_directory(who, node.0)) {
             Ok(handle) => reply.opened(self.opens.enter_directory(handle), FopenFlags::empty()),
             Err(errno) => reply.error(error(errno)),
         }
@@ -588,19 +619,20 @@ impl Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        let done = name_of(name)
-            .and_then(|name| self.attempt(req, |who| self.tree.set_xattr(who, node.0, &name, value, flags)));
+        let done = name_of(name).and_then(|name| {
+            self.attempt_on(req, &[node], |who| self.tree.set_xattr(who, node.0, &name, value, flags))
+        });
         empty(reply, done);
     }
 
     fn getxattr(&self, req: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let found =
-            name_of(name).and_then(|name| self.attempt(req, |who| self.tree.get_xattr(who, node.0, &name)));
+        let found = name_of(name)
+            .and_then(|name| self.attempt_on(req, &[node], |who| self.tree.get_xattr(who, node.0, &name)));
         xattr(reply, size, found);
     }
 
     fn listxattr(&self, req: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
-        let names = self.attempt(req, |who| self.tree.list_xattr(who, node.0));
+        let names = self.attempt_on(req, &[node], |who| self.tree.list_xattr(who, node.0));
         let joined = names.map(|names| {
             names.iter().flat_map(|name| name.as_bytes().iter().copied().chain([0])).collect::<Vec<u8>>()
         });
@@ -609,7 +641,7 @@ impl Filesystem for Adapter {
 
     fn removexattr(&self, req: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let done = name_of(name)
-            .and_then(|name| self.attempt(req, |who| self.tree.remove_xattr(who, node.0, &name)));
+            .and_then(|name| self.attempt_on(req, &[node], |who| self.tree.remove_xattr(who, node.0, &name)));
         empty(reply, done);
     }
 

@@ -3,7 +3,7 @@
 //! - `tree`: what can be mounted, as a trait; its implementations: `namespace`,
 //!   `local`.
 //! - `adapter`: the kernel's requests, as calls of the tree; `convert`, `opens`, `locks`, `caller`,
-//!   `local_io`: its parts.
+//!   `local_io`: its parts; `squashed`: what root may name.
 //! - `contract`: random work that every tree must pass.
 //! - `mount`: mounting, replacing what a killed process left, unmounting.
 
@@ -18,6 +18,7 @@ mod locks;
 pub mod mount;
 pub mod namespace;
 mod opens;
+mod squashed;
 pub mod tree;
 
 pub use mount::{Mounted, Options};

@@ -6,9 +6,11 @@
 //! - The kernel keeps attributes for [`FRESH_FOR`], but none of a file that is being written. An
 //!   open tells the kernel to forget attributes that are not those of the open.
 //! - The daemon tells what others change of what the kernel was told; the kernel forgets that.
+//! - Root that is nobody in particular names only inodes that it was led to (`squashed`).
 //! - After a restart of the daemon, all open files are opened again by their inode. If the bytes are
 //!   not where they were, the file answers `EIO` from then on.
 
+use crate::squashed::{Asked, Squashed};
 use crate::tree::{
     Blocking, Change, Changes, Credentials, Errno, Handle, How, Io, Kind, Listed, Lock, Name, Node, Opened,
     Owner, Range, Result, Space, Stat, Tree, When,
@@ -93,6 +95,8 @@ pub struct NamespaceTree {
     namespace: Namespace,
     /// Whether the daemon believes what this process says of its callers.
     vouches: bool,
+    /// What root was led to, if it is nobody in particular here.
+    squashed: Option<Squashed>,
     fresh_for: Duration,
     files: Arc<Files>,
     listings: Mutex<HashMap<Handle, Arc<Listing>>>,
@@ -135,10 +139,12 @@ impl NamespaceTree {
     /// The tree of this namespace. The process must be root, or the daemon's user, to act for
     /// others than itself: see [`NamespaceTree::vouches`].
     pub fn new(namespace: Namespace) -> zazen_core::Result<NamespaceTree> {
-        let vouches = namespace.hello()?.vouches;
+        let hello = namespace.hello()?;
+        let vouches = hello.vouches;
         Ok(NamespaceTree {
             namespace,
             vouches,
+            squashed: (vouches && hello.squashes_root).then(Squashed::default),
             fresh_for: FRESH_FOR,
             files: Arc::default(),
             listings: Mutex::default(),
@@ -162,6 +168,14 @@ impl NamespaceTree {
 
     fn who<'a>(&self, who: &'a Credentials) -> Who<'a> {
         self.vouches.then_some(who)
+    }
+
+    /// What the kernel is told of an inode to which a name led the caller.
+    fn led_to(&self, who: &Credentials, attributes: &Attributes) -> Stat {
+        if let Some(squashed) = &self.squashed {
+            squashed.learn(who, attributes.id.0);
+        }
+        self.stat_of(attributes)
     }
 
     /// What the kernel is told of an inode.
@@ -299,6 +313,19 @@ fn stat(attributes: &Attributes) -> Stat {
     }
 }
 
+/// What the daemon tells root.
+struct OfRoot<'a>(&'a Namespace, &'a Credentials);
+
+impl Asked for OfRoot<'_> {
+    fn attributes(&self, node: Node) -> Result<Attributes> {
+        self.0.attributes(Some(self.1), id(node))
+    }
+
+    fn parent(&self, node: Node) -> Result<Attributes> {
+        self.0.parent(Some(self.1), id(node))
+    }
+}
+
 /// Passes on what the daemon says has changed, and opens files again after its restart. Ends with
 /// the mount.
 struct Watcher {
@@ -376,8 +403,21 @@ impl Tree for NamespaceTree {
         started.is_ok().then_some(receiver)
     }
 
+    fn vet(&self, who: &Credentials, node: Node) -> Result<()> {
+        match &self.squashed {
+            Some(squashed) => squashed.vet(who, node, &OfRoot(&self.namespace, who)),
+            None => Ok(()),
+        }
+    }
+
+    fn forget(&self, node: Node, _count: u64) {
+        if let Some(squashed) = &self.squashed {
+            squashed.forget(node);
+        }
+    }
+
     fn lookup(&self, who: &Credentials, parent: Node, name: &Name) -> Result<Stat> {
-        self.namespace.lookup(self.who(who), id(parent), name).map(|found| self.stat_of(&found))
+        self.namespace.lookup(self.who(who), id(parent), name).map(|found| self.led_to(who, &found))
     }
 
     fn stat(&self, who: &Credentials, node: Node, _handle: Option<Handle>) -> Result<Stat> {
@@ -421,16 +461,16 @@ impl Tree for NamespaceTree {
         device: u32,
     ) -> Result<Stat> {
         let made = self.namespace.make_node(self.who(who), id(parent), name, kind, mode, device);
-        made.map(|made| self.stat_of(&made))
+        made.map(|made| self.led_to(who, &made))
     }
 
     fn make_directory(&self, who: &Credentials, parent: Node, name: &Name, mode: u32) -> Result<Stat> {
         let made = self.namespace.make_directory(self.who(who), id(parent), name, mode);
-        made.map(|made| self.stat_of(&made))
+        made.map(|made| self.led_to(who, &made))
     }
 
     fn make_link(&self, who: &Credentials, parent: Node, name: &Name, target: &[u8]) -> Result<Stat> {
-        self.namespace.symlink(self.who(who), id(parent), name, target).map(|made| self.stat_of(&made))
+        self.namespace.symlink(self.who(who), id(parent), name, target).map(|made| self.led_to(who, &made))
     }
 
     fn unlink(&self, who: &Credentials, parent: Node, name: &Name) -> Result<()> {
@@ -486,7 +526,7 @@ impl Tree for NamespaceTree {
         how: How,
     ) -> Result<(Stat, Opened)> {
         let file = self.namespace.create(self.who(who), id(parent), name, bits, mode(how), how.exclusive)?;
-        let stat = self.stat_of(file.attributes());
+        let stat = self.led_to(who, file.attributes());
         Ok((stat, self.enter(who, how, file, false)?))
     }
 

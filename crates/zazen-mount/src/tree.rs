@@ -215,6 +215,12 @@ pub trait Tree: Send + Sync + 'static {
         None
     }
 
+    /// Whether the caller may name this inode. The kernel lets root pass closed directories by names
+    /// that others have looked up. `ESTALE`: the kernel is to look up the whole path again.
+    fn vet(&self, who: &Credentials, node: Node) -> Result<()> {
+        let _ = (who, node);
+        Ok(())
+    }
     /// Finds a name. Counts as one lookup of the node.
     fn lookup(&self, who: &Credentials, parent: Node, name: &Name) -> Result<Stat>;
     /// Ends `count` lookups of a node.

@@ -107,11 +107,11 @@ impl File {
         let mut put = 0;
         while put < bytes.len() {
             let chunk = &bytes[put..bytes.len().min(put + CHUNK_BYTES_MAX)];
-            let call = self.handle_call(offset + put as u64, chunk.len() as u64, 0).encode();
+            let mut call = self.handle_call(offset + put as u64, chunk.len() as u64, 0);
             // The same bytes at the same place: a second write changes nothing.
             let exchanged = self.namespace.with(Repeat::Yes, |connection| {
-                let input = [IoSlice::new(chunk)];
-                connection.exchange(service::NAMESPACE, namespace_fn::WRITE, &call, &input, &mut [])
+                let (payload, input) = (next_try(&mut call), [IoSlice::new(chunk)]);
+                connection.exchange(service::NAMESPACE, namespace_fn::WRITE, &payload, &input, &mut [])
             });
             let done = exchanged.map_err(|error| errno_of(&error)).and_then(|done| self.done(&done.payload));
             match done {
@@ -190,11 +190,14 @@ impl File {
     }
 
     fn handle_call(&self, offset: u64, bytes: u64, flags: u32) -> HandleCall {
-        HandleCall { handle: self.handle, offset, bytes, flags }
+        let call = self.namespace.fresh_call();
+        HandleCall { handle: self.handle, offset, bytes, flags, call, again: 0 }
     }
 
-    fn simple(&self, function: u16, call: HandleCall, repeat: Repeat) -> Result<u64> {
-        let reply = self.namespace.call(function, &call.encode(), repeat);
+    fn simple(&self, function: u16, mut call: HandleCall, repeat: Repeat) -> Result<u64> {
+        let reply = self.namespace.with(repeat, |connection| {
+            connection.call(service::NAMESPACE, function, &next_try(&mut call), &[])
+        });
         self.done(&reply.map_err(|error| errno_of(&error))?.payload)
     }
 
@@ -214,6 +217,13 @@ impl Drop for File {
             tracing::debug!("close of inode {}: {errno}", self.attributes.id);
         }
     }
+}
+
+/// The call as it is sent now; the next time it says that it comes again.
+fn next_try(call: &mut HandleCall) -> Vec<u8> {
+    let payload = call.encode();
+    call.again += 1;
+    payload
 }
 
 fn errno(error: &std::io::Error) -> Errno {

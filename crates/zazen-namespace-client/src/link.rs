@@ -1,13 +1,16 @@
 //! The connections to the daemon.
 //!
 //! Invariants: a call that may have changed something is never sent twice by this file; a call that
-//! only reads is sent again, over a new connection, while the patience lasts. A forked child uses no
+//! only reads is sent again, over a new connection, while the patience lasts. So is a write of bytes
+//! to a place and a cut of a file: they say which try they are, and the daemon executes no earlier
+//! try after a later one. A forked child uses no
 //! connection of its parent and waits for no lock of its parent: it is a caller of its own.
 
 use crate::known::Known;
+use std::collections::BTreeSet;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zazen_call::{ClusterKey, Connection, Identity, Lanes, Reply};
@@ -15,8 +18,8 @@ use zazen_core::{Error, ErrorKind, Result};
 use zazen_env::fork::PerProcess;
 use zazen_namespace::operation::Inode;
 use zazen_namespace::service::{
-    Answered, Answers, Ask, Asks, Balance, Balanced, Changes, Hello, MapView, NodeSpace, Quota, Quotas,
-    Scrub, ScrubAt, Scrubbed, Spaces, Watch, namespace_fn,
+    Answered, Answers, Ask, Asks, Balance, Balanced, Changes, Hello, MapView, NodeSpace, NodeView, Quota,
+    Quotas, Scrub, ScrubAt, Scrubbed, Spaces, Watch, namespace_fn,
 };
 use zazen_namespace::{Errno, InodeId, NodeNo};
 use zazen_wire::{Message, service};
@@ -33,6 +36,8 @@ const PROBE: Duration = Duration::from_millis(500);
 const AGAIN: Duration = Duration::from_millis(100);
 /// How long a daemon may take to join its namespace.
 const JOIN: Duration = Duration::from_secs(20);
+/// How long a node may take to say its name to the daemon.
+const NAMES: Duration = Duration::from_secs(10);
 /// Idle connections that are kept.
 const IDLE_MAX: usize = 16;
 
@@ -54,6 +59,8 @@ struct Link {
     patience: PerProcess<Patience>,
     session: PerProcess<Mutex<Option<Session>>>,
     known: PerProcess<Known>,
+    /// Numbers calls on files.
+    next_call: AtomicU64,
 }
 
 enum Origin {
@@ -138,9 +145,16 @@ impl Namespace {
             patience: PerProcess::new(),
             session: PerProcess::new(),
             known: PerProcess::new(),
+            next_call: AtomicU64::new(1),
         };
         *link.session() = Some(link.origin.open()?);
         Ok(Namespace { link: Arc::new(link) })
+    }
+
+    /// A number for a call on a file: no other call of this process has it. A forked child is
+    /// another caller to the daemon, with numbers of its own.
+    pub(crate) fn fresh_call(&self) -> u64 {
+        self.link.next_call.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Which directories this process found lately.
@@ -166,7 +180,21 @@ impl Namespace {
         }
     }
 
-    /// The map: nodes and partitions.
+    /// The map with the names of these nodes: waits, at most for [`NAMES`], for those that are up and
+    /// have not said their names to the daemon yet. The name of a node that is down may be empty.
+    pub fn map_with_names(&self, of: &BTreeSet<NodeNo>) -> Result<MapView> {
+        let until = Instant::now() + NAMES;
+        loop {
+            let map = self.map()?;
+            let lacks = |node: &NodeView| node.up && node.name.is_empty() && of.contains(&node.node);
+            if !map.nodes.iter().any(lacks) || Instant::now() >= until {
+                return Ok(map);
+            }
+            std::thread::sleep(AGAIN);
+        }
+    }
+
+    /// The map: nodes and partitions. Names may be empty.
     pub fn map(&self) -> Result<MapView> {
         MapView::decode(&self.call(namespace_fn::MAP, &[], Repeat::Yes)?.payload)
     }

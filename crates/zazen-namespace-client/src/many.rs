@@ -17,7 +17,8 @@ type Result<T> = std::result::Result<T, Errno>;
 pub struct Located {
     /// The node that holds them; `None` for a file that never had any.
     pub node: Option<NodeNo>,
-    /// The node's name, for people and schedulers; empty if there is no node.
+    /// The node's name, for people and schedulers; empty if there is no node, or if it is down and
+    /// never said its name to the daemon.
     pub name: String,
     /// The host of its daemon.
     pub host: String,
@@ -134,7 +135,10 @@ impl Namespace {
     /// Where the bytes of many files are; one result for each path, in order. `EISDIR` and `EINVAL`
     /// for what is not a file.
     pub fn locate(&self, who: Who<'_>, paths: &[&[u8]]) -> Result<Vec<Result<Located>>> {
-        let map = self.map().map_err(|error| crate::link::errno_of(&error))?;
+        let found = self.stat_many(who, paths, true);
+        let holder = |found: &Found| found.place.as_ref().map(|place| place.holder);
+        let holders = found.iter().flatten().filter_map(holder).collect();
+        let map = self.map_with_names(&holders).map_err(|error| crate::link::errno_of(&error))?;
         let located = |found: Found| match found.kind {
             Kind::File => {
                 let node = found.place.as_ref().map(|place| place.holder);
@@ -150,6 +154,6 @@ impl Namespace {
             Kind::Directory => Err(Errno::EISDIR),
             _ => Err(Errno::EINVAL),
         };
-        Ok(self.stat_many(who, paths, true).into_iter().map(|found| found.and_then(located)).collect())
+        Ok(found.into_iter().map(|found| found.and_then(located)).collect())
     }
 }

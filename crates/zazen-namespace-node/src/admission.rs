@@ -5,7 +5,7 @@
 //! a node's key: a node speaks for itself only.
 
 use crate::handles::lock;
-use crate::node::{Admit, NamespaceNode};
+use crate::node::{Admit, NamespaceNode, is_client_of};
 use crate::peers::Standing;
 use zazen_call::Caller;
 use zazen_core::{Error, ErrorKind, Result};
@@ -60,14 +60,16 @@ impl NamespaceNode {
         Err(denied(format!("the namespace on {} does not know this node", self.told.name)))
     }
 
-    /// Requests come from the node that they name.
+    /// Requests come from the node that they name, by clients of that node.
     pub(crate) fn check_requests(&self, key: u128, requests: &[Request]) -> Result<()> {
         let map = self.map();
         let is_it = |number: NodeNo| map.nodes.iter().any(|node| node.node == number && node.key == key);
-        match requests.iter().find(|request| !is_it(request.node)) {
+        let is_its = |one: &Request| is_it(one.node) && is_client_of(one.client, one.node);
+        match requests.iter().find(|request| !is_its(request)) {
             None => Ok(()),
             Some(request) => {
-                Err(denied(format!("the caller is not node {}, for which it asks", request.node)))
+                let (node, client) = (request.node, request.client);
+                Err(denied(format!("the caller is not node {node}, for whose client {client:x} it asks")))
             }
         }
     }
@@ -118,7 +120,10 @@ impl NamespaceNode {
     pub(crate) fn administers(&self, caller: &Caller) -> bool {
         match caller.is_local() {
             true => self.vouches(caller),
-            false => caller.credentials.uid == 0 || self.key_of(caller).is_ok(),
+            false => {
+                let is_member = |key| self.check_member(key).is_ok();
+                caller.credentials.uid == 0 || self.key_of(caller).is_ok_and(is_member)
+            }
         }
     }
 }

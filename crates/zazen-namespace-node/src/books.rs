@@ -5,15 +5,16 @@ use crate::limit::{Amount, Limit, Of};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use zazen_namespace::service::QuotaView;
 use zazen_namespace::{Errno, InodeId};
 
-/// What was made is remembered at least so long, while no walk succeeds.
-const KEEP: Duration = Duration::from_secs(600);
 /// What is made within this time is remembered together.
 const GRAIN: Duration = Duration::from_millis(50);
+/// What was made earlier is remembered together if it was made within this part of its age: so there
+/// are few sums, however long no walk succeeds.
+const PART_OF_AGE: u32 = 16;
 /// Directories whose parent is remembered, and files whose directory is.
 pub(crate) const REMEMBERED_MAX: usize = 1 << 20;
 
@@ -21,7 +22,9 @@ pub(crate) const REMEMBERED_MAX: usize = 1 << 20;
 #[derive(Default)]
 pub(crate) struct Quotas {
     /// Whether there is any.
-    pub(crate) any: AtomicBool,
+    any: AtomicBool,
+    /// Counts how often other users or directories came to have limits; 0 before the first look.
+    version: AtomicU64,
     pub(crate) books: Mutex<Books>,
     /// The parents of directories.
     pub(crate) above: Mutex<HashMap<InodeId, (InodeId, Instant)>>,
@@ -77,10 +80,31 @@ struct Made {
     amounts: HashMap<Of, Amount>,
 }
 
+impl Made {
+    /// What was made right after it.
+    fn add(&mut self, later: Made) {
+        self.last = later.last;
+        for (of, amount) in later.amounts {
+            self.amounts.entry(of).or_default().add(amount);
+        }
+    }
+}
+
 impl Books {
-    /// Forgets what was made long ago: no walk has succeeded since.
-    pub(crate) fn forget_old(&mut self) {
-        self.made.retain(|made| made.last.elapsed() < KEEP);
+    /// Adds up what was made long ago: no walk has succeeded since. Nothing is forgotten.
+    pub(crate) fn merge_old(&mut self, now: Instant) {
+        let mut merged: VecDeque<Made> = VecDeque::with_capacity(self.made.len());
+        for made in self.made.drain(..) {
+            let together = |before: &&mut Made| {
+                let age = now.saturating_duration_since(before.first);
+                made.last.saturating_duration_since(before.first) <= age / PART_OF_AGE
+            };
+            match merged.back_mut().filter(together) {
+                Some(before) => before.add(made),
+                None => merged.push_back(made),
+            }
+        }
+        self.made = merged;
     }
 
     /// What is used, as far as this node knows.
@@ -117,7 +141,7 @@ impl Books {
     }
 
     /// There are no limits any more.
-    pub(crate) fn clear(&mut self) {
+    fn clear(&mut self) {
         let asked = std::mem::take(&mut self.asked);
         *self = Books { asked, ..Books::default() };
     }
@@ -160,16 +184,44 @@ impl Books {
                 files_max: limit.most.files,
                 bytes: used.bytes,
                 files: used.files,
+                counted: self.used.contains_key(of),
             }
         };
         self.limits.iter().map(view).collect()
     }
 }
 
+/// The sums that another node tells. What it has not counted yet is not 0.
+pub(crate) fn sums(told: &[QuotaView]) -> HashMap<Of, Amount> {
+    let of = |quota: &QuotaView| quota.user.map_or(Of::Directory(quota.directory), Of::User);
+    let amount = |quota: &QuotaView| Amount { bytes: quota.bytes, files: quota.files };
+    told.iter().filter(|quota| quota.counted).map(|quota| (of(quota), amount(quota))).collect()
+}
+
 impl Quotas {
     /// Whether there are quotas at all.
     pub(crate) fn is_any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
+    }
+
+    /// Which users and directories have limits: another version, perhaps others. 0: not known yet.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// The limits, as the metadata has them now.
+    pub(crate) fn learn(&self, limits: &BTreeMap<Of, Limit>) {
+        let mut books = lock(&self.books);
+        let is_same = books.limits.keys().eq(limits.keys());
+        books.limits.clone_from(limits);
+        if limits.is_empty() {
+            books.clear();
+        }
+        self.any.store(!limits.is_empty(), Ordering::Relaxed);
+        // Last: whoever sees this version finds its limits.
+        if !is_same || self.version() == 0 {
+            self.version.fetch_add(1, Ordering::Release);
+        }
     }
 
     /// Files were found in a directory.
@@ -287,6 +339,25 @@ mod tests {
     }
 
     #[test]
+    fn a_version_says_who_has_limits() {
+        let quotas = Quotas::default();
+        let limits = |of: &[(Of, Amount)]| books(of).limits;
+        assert_eq!((quotas.version(), quotas.is_any()), (0, false));
+        quotas.learn(&limits(&[]));
+        assert_eq!((quotas.version(), quotas.is_any()), (1, false), "it is known that there are none");
+        quotas.learn(&limits(&[]));
+        assert_eq!(quotas.version(), 1);
+        quotas.learn(&limits(&[(USER, amount(1, 0))]));
+        assert_eq!((quotas.version(), quotas.is_any()), (2, true));
+        quotas.learn(&limits(&[(USER, amount(2, 0))]));
+        assert_eq!(quotas.version(), 2, "the same user has another limit");
+        quotas.learn(&limits(&[(DIRECTORY, amount(2, 0))]));
+        assert_eq!(quotas.version(), 3);
+        quotas.learn(&limits(&[]));
+        assert_eq!((quotas.version(), quotas.is_any()), (4, false));
+    }
+
+    #[test]
     fn what_was_made_before_a_walk_is_in_its_sum() {
         let mut books = books(&[(USER, amount(100, 0))]);
         let start = Instant::now();
@@ -300,5 +371,50 @@ mod tests {
         books.found(at(9000), Duration::ZERO, HashMap::from([(USER, amount(30, 2))]));
         assert_eq!(books.used(USER), amount(30, 2));
         assert!(books.made.is_empty());
+    }
+
+    #[test]
+    fn a_quota_that_is_set_during_a_walk_is_not_counted_before_the_next() {
+        let now = Instant::now();
+        let mut walker = books(&[(USER, amount(100, 0))]);
+        let before = walker.views();
+        assert!(!before[0].counted && sums(&before).is_empty());
+        walker.limits.extend(books(&[(DIRECTORY, amount(100, 0))]).limits);
+        // The walk began before there was the second limit.
+        walker.found(now, Duration::ZERO, HashMap::from([(USER, amount(70, 3))]));
+        walker.note(now, &[USER, DIRECTORY], amount(5, 0));
+        let counted: Vec<_> = walker.views().iter().map(|view| view.counted).collect();
+        assert_eq!(counted, [true, false]);
+        let mut other = books(&[(USER, amount(100, 0)), (DIRECTORY, amount(100, 0))]);
+        other.found(now, Duration::ZERO, sums(&walker.views()));
+        assert_eq!(other.used, HashMap::from([(USER, amount(75, 3))]));
+        assert!(other.views().iter().any(|view| !view.counted), "nor does the other node say so");
+        walker.found(now, Duration::ZERO, HashMap::from([(USER, amount(75, 3)), (DIRECTORY, amount(9, 1))]));
+        assert!(walker.views().iter().all(|view| view.counted));
+    }
+
+    #[test]
+    fn what_was_made_counts_until_a_walk_finds_it_however_long_that_takes() {
+        let mut books = books(&[(USER, amount(1 << 40, 0)), (DIRECTORY, amount(1 << 40, 0))]);
+        let start = Instant::now();
+        let at = |s: u64| start + Duration::from_secs(s);
+        // A day of writing each second, in which no walk succeeds.
+        let (day, morning) = (86_400, 40_000);
+        for second in 0..day {
+            books.note(at(second), if second % 2 == 0 { &[USER] } else { &[DIRECTORY] }, amount(1, 1));
+            if second % 20 == 0 {
+                books.merge_old(at(second));
+                assert!(books.made.len() < 500, "{} sums in second {second}", books.made.len());
+            }
+        }
+        assert_eq!(books.used(USER), amount(day / 2, day / 2));
+        assert_eq!(books.used(DIRECTORY), amount(day / 2, day / 2));
+        // What a walk that began in the morning has found counts once, or twice if it was made about
+        // that time; what was made since counts.
+        let found = HashMap::from([(USER, amount(morning / 2, 0)), (DIRECTORY, amount(0, 0))]);
+        books.found(at(morning), Duration::ZERO, found);
+        let used = books.used(USER).bytes;
+        let most = day / 2 + u64::from(day as u32 / PART_OF_AGE) / 2;
+        assert!((day / 2..=most).contains(&used), "{used} bytes");
     }
 }

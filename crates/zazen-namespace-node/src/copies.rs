@@ -8,6 +8,7 @@
 use crate::data::Tries;
 use crate::driver::wall_ns;
 use crate::handles::lock;
+use crate::looks::Looks;
 use crate::node::NamespaceNode;
 use crate::objects::{self, Act, Object, ObjectName};
 use crate::route::root;
@@ -55,7 +56,7 @@ fn get(id: InodeId) -> Option<Operation> {
 
 impl NamespaceNode {
     /// How many nodes shall have a new file of the directory.
-    fn wanted_in(&self, directory: InodeId) -> Result<u8, Errno> {
+    fn wanted_in(&self, directory: InodeId, looks: &mut Looks) -> Result<u8, Errno> {
         let mut above = Vec::new();
         let mut at = directory;
         let wanted = loop {
@@ -64,14 +65,14 @@ impl NamespaceNode {
                 break wanted;
             }
             above.push(at);
-            match self.route_one(root(), get(at).ok_or(Errno::EIO)?) {
+            match self.look(looks, get(at).ok_or(Errno::EIO)?) {
                 Ok(Answer::Bytes(value)) => break parse(&value.bytes).unwrap_or(1),
                 Ok(_) => return Err(Errno::EIO),
                 Err(Errno::ENODATA) if at == InodeId::ROOT || above.len() > DEPTH_MAX => break 1,
                 Err(Errno::ENODATA) => {}
                 Err(errno) => return Err(errno),
             }
-            match self.route_one(root(), Operation::Parent(Inode { id: at }))? {
+            match self.look(looks, Operation::Parent(Inode { id: at }))? {
                 Answer::Entry(parent) => at = parent.id,
                 _ => return Err(Errno::EIO),
             }
@@ -85,8 +86,8 @@ impl NamespaceNode {
     }
 
     /// What a new file of the directory shall say of how many nodes shall have it; 0 for nothing.
-    pub(crate) fn wanted_of_new(&self, directory: InodeId) -> Result<u8, Errno> {
-        match self.wanted_in(directory) {
+    pub(crate) fn wanted_of_new(&self, directory: InodeId, looks: &mut Looks) -> Result<u8, Errno> {
+        match self.wanted_in(directory, looks) {
             Ok(wanted) => Ok(if wanted > 1 { wanted } else { 0 }),
             // The directory is gone, or is none: making a file there says so.
             Err(Errno::ESTALE | Errno::ENOENT | Errno::ENOTDIR) => Ok(0),

@@ -304,7 +304,11 @@ impl NamespaceNode {
     /// Bytes are written at an offset, or at the end. `EDQUOT` if a quota does not allow that the
     /// file takes so much more.
     fn grow(&self, handle: &Handle, offset: Option<u64>, bytes: u64) -> Result<(), Errno> {
-        if handle.quotas.is_empty() || bytes == 0 {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let bounds = self.bounds(handle)?;
+        if bounds.is_empty() {
             return Ok(());
         }
         let end = handle.end.load(Ordering::Relaxed);
@@ -314,7 +318,7 @@ impl NamespaceNode {
             true => bytes,
             false => new_end.saturating_sub(end).min(bytes),
         };
-        self.quotas.take(&handle.quotas, more)?;
+        self.quotas.take(&bounds, more)?;
         handle.end.fetch_max(new_end, Ordering::Relaxed);
         Ok(())
     }
@@ -351,7 +355,7 @@ impl NamespaceNode {
         match what {
             // Nobody could count what lies behind the end of a file.
             namespace_fn::ALLOCATE
-                if flags & KEEP_SIZE != 0 && flags & PUNCH_HOLE == 0 && !handle.quotas.is_empty() =>
+                if flags & KEEP_SIZE != 0 && flags & PUNCH_HOLE == 0 && !self.bounds(handle)?.is_empty() =>
             {
                 return Err(Errno::EOPNOTSUPP);
             }
@@ -448,9 +452,11 @@ impl NamespaceNode {
             return Err(Errno::EPERM);
         }
         let write = handle.write && vouches;
+        // What the kernel writes itself, nobody counts.
+        let counts =
+            write && (!self.bounds(handle)?.is_empty() || !handle.by_root() && self.quotas.version() == 0);
         let fd = self.at_place(handle, |at| match at {
-            // What the kernel writes itself, nobody counts.
-            Where::Here(..) if write && !handle.quotas.is_empty() => Err(Errno::EXDEV),
+            Where::Here(..) if counts => Err(Errno::EXDEV),
             // What the kernel reads itself, nobody checks.
             Where::Here(_, name) if self.told.verify_always || self.seals.is_damaged(name) => {
                 Err(Errno::EXDEV)

@@ -192,7 +192,8 @@ impl Engine for Replicated {
         let node = |member: &Member| NodeView {
             node: member.node,
             key: if member.state == State::Gone { 0 } else { member.key },
-            name: member.address.rsplit_once(':').map_or("", |(host, _)| host).to_owned(),
+            // The metadata does not know it.
+            name: String::new(),
             addr: member.address.clone(),
             up: member.is_in() && member.incarnation.0 != 0,
         };

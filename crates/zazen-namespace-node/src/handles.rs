@@ -1,6 +1,7 @@
 //! What a caller has: its open files, its locks, and the inodes that it was led to.
 
 use crate::limit::Of;
+use crate::repeats::Repeats;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -27,6 +28,8 @@ pub(crate) struct Session {
     opened: Mutex<Opened>,
     locks: Mutex<Locks>,
     known: Mutex<Known>,
+    /// Calls of the caller that come again.
+    pub(crate) repeats: Repeats,
 }
 
 /// Open files, by number, by inode, and counted by user.
@@ -69,10 +72,19 @@ pub(crate) struct Handle {
     pub(crate) wrote: AtomicBool,
     /// The epoch of the map in which the place was asked for.
     pub(crate) asked_in: AtomicU64,
+    /// The directory that it was found in or made in, if it was opened by a name.
+    pub(crate) found_in: Option<InodeId>,
     /// What bounds what is written.
-    pub(crate) quotas: Vec<Of>,
+    pub(crate) bounds: Mutex<Bounds>,
     /// Where the file ends, as far as this handle knows.
     pub(crate) end: AtomicU64,
+}
+
+/// What bounds a handle, as of a version of the quotas.
+#[derive(Default)]
+pub(crate) struct Bounds {
+    pub(crate) version: u64,
+    pub(crate) of: Arc<[Of]>,
 }
 
 impl Handle {
@@ -243,9 +255,22 @@ mod tests {
             let (read, write, place) = (true, false, Mutex::new(None));
             let (life, session) = (Mutex::new(Some(Incarnation(1))), Weak::new());
             let (wrote, asked_in) = (AtomicBool::new(false), AtomicU64::new(0));
-            let (quotas, end) = (Vec::new(), AtomicU64::new(0));
+            let (found_in, bounds, end) = (None, Mutex::default(), AtomicU64::new(0));
             let id = InodeId(id);
-            Arc::new(Handle { id, read, write, uid, life, session, place, wrote, asked_in, quotas, end })
+            Arc::new(Handle {
+                id,
+                read,
+                write,
+                uid,
+                life,
+                session,
+                place,
+                wrote,
+                asked_in,
+                found_in,
+                bounds,
+                end,
+            })
         };
         (0..HANDLES_MAX as u64).for_each(|number| session.add(number, file(1, number / 2)));
         assert!(!session.has_room(1));

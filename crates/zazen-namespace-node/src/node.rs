@@ -151,11 +151,22 @@ pub(crate) struct Slot {
     pub(crate) number: u64,
 }
 
+/// Whether a node may ask with this client number. Partitions keep answers by it, so nobody may use
+/// another node's.
+pub(crate) fn is_client_of(client: u64, node: NodeNo) -> bool {
+    client >> 48 == u64::from(node.0) & 0xffff
+}
+
 impl Slots {
     pub(crate) fn take(&self, node: NodeNo, incarnation: Incarnation) -> Slot {
-        if let Some(slot) = lock(&self.free).pop() {
-            return slot;
+        let mut free = lock(&self.free);
+        while let Some(slot) = free.pop() {
+            // This node may have got another number since.
+            if is_client_of(slot.client, node) {
+                return slot;
+            }
         }
+        drop(free);
         // 16 bits of node, 24 of life, 24 of number: a life has as many slots as it ever had calls
         // under way at once.
         let next = self.next.fetch_add(1, Ordering::Relaxed) & 0xff_ffff;
@@ -243,7 +254,8 @@ impl NamespaceNode {
         Arc::clone(&map)
     }
 
-    /// The map with the names that the nodes call themselves, for people.
+    /// The map with the names that the nodes call themselves, for people and schedulers. A node that
+    /// does not answer has none: its address is no name, and nobody must take it for one.
     pub(crate) fn named_map(&self) -> MapView {
         let mut map = MapView::clone(&self.map());
         let own = self.identity().ok().map(|(node, _)| node);
@@ -253,13 +265,16 @@ impl NamespaceNode {
                 false => lock(&self.names).get(&node.addr).cloned(),
             };
             let name = known.or_else(|| {
+                if !node.up {
+                    return None;
+                }
                 let reply = self.links.call(&node.addr, namespace_fn::STATUS, &[], &[], NAME_WITHIN).ok()?;
                 let status: serde_json::Value = serde_json::from_slice(&reply.payload).ok()?;
                 let name = status["name"].as_str()?.to_owned();
                 lock(&self.names).insert(node.addr.clone(), name.clone());
                 Some(name)
             });
-            node.name = name.unwrap_or_else(|| node.name.clone());
+            node.name = name.unwrap_or_default();
         }
         map
     }
@@ -294,6 +309,7 @@ impl NamespaceNode {
             epoch: map.epoch,
             partition_bits: map.partitions.len().max(1).ilog2() as u8,
             vouches: self.vouches(caller),
+            squashes_root: !self.told.trusts_root,
         })
     }
 
@@ -311,7 +327,7 @@ impl NamespaceNode {
                 let backup = map.partitions.iter().filter(|seat| seat.backups.contains(&node.node)).count();
                 serde_json::json!({
                     "node": node.node.0,
-                    "name": node.name,
+                    "name": (!node.name.is_empty()).then_some(&node.name),
                     "address": node.addr,
                     "state": if node.up { "up" } else { "down" },
                     "primary_of": primary,
@@ -339,9 +355,9 @@ impl NamespaceNode {
             "quotas": lists_quotas.then(|| self.quotas(None).quotas.iter().map(|quota| serde_json::json!({
                 "user": quota.user,
                 "path": quota.path,
-                "bytes": quota.bytes,
+                "bytes": quota.counted.then_some(quota.bytes),
                 "bytes_max": quota.bytes_max,
-                "files": quota.files,
+                "files": quota.counted.then_some(quota.files),
                 "files_max": quota.files_max,
             })).collect::<Vec<_>>()),
             "broken": self.driver.broken(),
@@ -361,5 +377,28 @@ impl NamespaceNode {
         sessions.iter().for_each(|(_, session)| self.end_session(session));
         self.driver.stop();
         self.links.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_numbers_say_whose_they_are() {
+        let slots = Slots::default();
+        for number in [1, 2, 0xffff, 0x1_0000] {
+            let node = NodeNo(number);
+            let first = slots.take(node, Incarnation(5));
+            let second = slots.take(node, Incarnation(5));
+            assert!(first.client != second.client);
+            for client in [first.client, second.client] {
+                assert!(is_client_of(client, node) && !is_client_of(client, NodeNo(number % 0xffff + 1)));
+            }
+            // What is free is used again, by the same node.
+            slots.give(Slot { number: 9, ..first });
+            assert_eq!(slots.take(node, Incarnation(6)).number, 9);
+            slots.give(second);
+        }
     }
 }

@@ -6,9 +6,10 @@
 //! would go beyond a limit. So a limit is exceeded by what other nodes wrote since the last walk, at
 //! most, and what was removed counts until the next walk.
 
-use crate::books::REMEMBERED_MAX;
-use crate::handles::lock;
+use crate::books::{REMEMBERED_MAX, sums};
+use crate::handles::{Bounds, Handle, lock};
 use crate::limit::{Amount, Limit, Of};
+use crate::looks::Looks;
 use crate::node::NamespaceNode;
 use crate::route::root;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -47,13 +48,18 @@ pub(crate) fn on_disk(attributes: &Attributes) -> u64 {
 
 impl NamespaceNode {
     /// The quotas that bound what `owner` has in `directory` (`None`: not known). Root has none.
-    pub(crate) fn quotas_of(&self, owner: u32, directory: Option<InodeId>) -> Result<Vec<Of>, Errno> {
+    pub(crate) fn quotas_of(
+        &self,
+        owner: u32,
+        directory: Option<InodeId>,
+        looks: &mut Looks,
+    ) -> Result<Vec<Of>, Errno> {
         if !self.quotas.is_any() || owner == 0 {
             return Ok(Vec::new());
         }
         let mut candidates = vec![Of::User(owner)];
         if let Some(directory) = directory.filter(|_| self.quotas.has_directories()) {
-            candidates.extend(self.above(directory)?.into_iter().map(Of::Directory));
+            candidates.extend(self.above(directory, looks)?.into_iter().map(Of::Directory));
         }
         let books = lock(&self.quotas.books);
         Ok(candidates.into_iter().filter(|of| books.limits.contains_key(of)).collect())
@@ -62,7 +68,12 @@ impl NamespaceNode {
     /// `EXDEV` for a name that would come to be below a directory with a quota from elsewhere: what
     /// it brings along is not counted yet. Programs copy instead, which counts. A file has no links
     /// in and out of such a directory: it would be bounded by neither or by both.
-    pub(crate) fn vet_move(&self, credentials: &Credentials, operation: &Operation) -> Result<(), Errno> {
+    pub(crate) fn vet_move(
+        &self,
+        credentials: &Credentials,
+        operation: &Operation,
+        looks: &mut Looks,
+    ) -> Result<(), Errno> {
         let (from, to, both) = match operation {
             Operation::Rename(rename) if rename.directory != rename.new_directory => {
                 (Some(rename.directory), rename.new_directory, rename.exchange)
@@ -74,8 +85,8 @@ impl NamespaceNode {
             },
             _ => return Ok(()),
         };
-        let from = self.quotas_of(credentials.uid, from)?;
-        let to = self.quotas_of(credentials.uid, Some(to))?;
+        let from = self.quotas_of(credentials.uid, from, looks)?;
+        let to = self.quotas_of(credentials.uid, Some(to), looks)?;
         let within = |of: &[Of], all: &[Of]| of.iter().all(|one| all.contains(one));
         if within(&to, &from) && (!both || within(&from, &to)) { Ok(()) } else { Err(Errno::EXDEV) }
     }
@@ -86,23 +97,44 @@ impl NamespaceNode {
         &self,
         found: &Attributes,
         made_in: Option<InodeId>,
+        looks: &mut Looks,
     ) -> Result<Vec<Of>, Errno> {
         if !self.quotas.is_any() {
             return Ok(Vec::new());
         }
         let directory = made_in.or_else(|| self.quotas.found(found.id));
-        self.quotas_of(found.uid, directory)
+        self.quotas_of(found.uid, directory, looks)
+    }
+
+    /// What bounds what is written through a handle now. Limits may have been set since the file was
+    /// opened, or may not have been known then.
+    pub(crate) fn bounds(&self, handle: &Handle) -> Result<Arc<[Of]>, Errno> {
+        let version = self.quotas.version();
+        let mut bounds = lock(&handle.bounds);
+        if bounds.version == version {
+            return Ok(Arc::clone(&bounds.of));
+        }
+        let mut of = Vec::new();
+        if handle.uid != 0 && self.quotas.is_any() {
+            let mut found = self.attributes(handle.id)?;
+            of = self.quotas_of_file(&found, handle.found_in, &mut Looks::new())?;
+            // What was written unbounded is no new growth.
+            self.refresh(&mut found);
+            handle.end.fetch_max(found.bytes, Ordering::Relaxed);
+        }
+        *bounds = Bounds { version, of: of.into() };
+        Ok(Arc::clone(&bounds.of))
     }
 
     /// The directory and all above it.
-    fn above(&self, directory: InodeId) -> Result<Vec<InodeId>, Errno> {
+    fn above(&self, directory: InodeId, looks: &mut Looks) -> Result<Vec<InodeId>, Errno> {
         let mut all = vec![directory];
         let mut at = directory;
         while at != InodeId::ROOT && all.len() < DEPTH_MAX {
             let known = lock(&self.quotas.above).get(&at).copied();
             let parent = match known.filter(|(_, asked)| asked.elapsed() < REMEMBERED) {
                 Some((parent, _)) => parent,
-                None => match self.route_one(root(), Operation::Parent(Inode { id: at }))? {
+                None => match self.look(looks, Operation::Parent(Inode { id: at }))? {
                     Answer::Entry(parent) => {
                         let mut known = lock(&self.quotas.above);
                         if known.len() >= REMEMBERED_MAX {
@@ -126,8 +158,10 @@ impl NamespaceNode {
             return None;
         }
         let found_in = self.quotas.found(id);
+        let mut looks = Looks::new();
+        let mut above = |id| self.above(id, &mut looks);
         // Only a directory knows what is above it.
-        let above = self.above(id).or_else(|errno| found_in.map_or(Err(errno), |at| self.above(at))).ok()?;
+        let above = above(id).or_else(|errno| found_in.map_or(Err(errno), above)).ok()?;
         let mut sum = NodeSpace { node: NodeNo(0), bytes: 0, bytes_free: 0, inodes: 0, inodes_free: 0 };
         for node in self.spaces() {
             sum.bytes = sum.bytes.saturating_add(node.bytes);
@@ -266,11 +300,8 @@ impl NamespaceNode {
     /// Brings the books up to date, as far as they are due. When to come again.
     fn look_at_quotas(&self) -> Result<(), Errno> {
         let limits = self.limits()?;
-        self.quotas.any.store(!limits.is_empty(), Ordering::Relaxed);
-        let none = limits.is_empty();
-        lock(&self.quotas.books).limits.clone_from(&limits);
-        if none {
-            lock(&self.quotas.books).clear();
+        self.quotas.learn(&limits);
+        if limits.is_empty() {
             return Ok(());
         }
         let map = self.map();
@@ -298,15 +329,11 @@ impl NamespaceNode {
             Errno::ETIMEDOUT
         })?;
         let Some(age_ms) = told.age_ms else { return Ok(()) };
-        let used = told.quotas.iter().map(|quota| {
-            let of = quota.user.map_or(Of::Directory(quota.directory), Of::User);
-            (of, Amount { bytes: quota.bytes, files: quota.files })
-        });
         // What that node's own callers made since is in the sums, too.
         let age = Duration::from_millis(age_ms.saturating_add(1));
         let began = asked.checked_sub(age).unwrap_or(asked);
         let took = Duration::from_millis(told.took_ms);
-        lock(&self.quotas.books).found(began, took, used.collect());
+        lock(&self.quotas.books).found(began, took, sums(&told.quotas));
         Ok(())
     }
 
@@ -326,7 +353,7 @@ impl NamespaceNode {
         // Of one below another the outer walk counts for both.
         let mut stack: Vec<(InodeId, Arc<Vec<Of>>)> = Vec::new();
         for start in starts {
-            let within: Vec<Of> = match self.above(start) {
+            let within: Vec<Of> = match self.above(start, &mut Looks::new()) {
                 Ok(above) => {
                     above.into_iter().map(Of::Directory).filter(|of| limits.contains_key(of)).collect()
                 }
@@ -344,14 +371,10 @@ impl NamespaceNode {
             if !seen.insert(directory) {
                 continue;
             }
-            let found = match self.entries(directory) {
-                Err(Errno::ENOENT | Errno::ESTALE | Errno::ENOTDIR) => continue,
-                found => found?,
-            };
-            for mut attributes in found {
+            let mut count = |mut attributes: Attributes| {
                 if attributes.links > 1 && attributes.kind != Kind::Directory && !linked.insert(attributes.id)
                 {
-                    continue;
+                    return;
                 }
                 self.refresh(&mut attributes);
                 // A file system may hold more blocks than a file has, for what may come.
@@ -373,37 +396,40 @@ impl NamespaceNode {
                     };
                     stack.push((attributes.id, within));
                 }
+            };
+            match self.each_entry(directory, &mut count) {
+                Err(Errno::ENOENT | Errno::ESTALE | Errno::ENOTDIR) => {}
+                done => done?,
             }
         }
         Ok(used)
     }
 
-    /// All entries of a directory, with attributes.
-    fn entries(&self, directory: InodeId) -> Result<Vec<Attributes>, Errno> {
-        let mut all = Vec::new();
-        let mut lacking = Vec::new();
+    /// Brings the attributes of all entries of a directory to `each`: a page of them is in memory at
+    /// a time. Nothing is known of entries that come or go meanwhile.
+    fn each_entry(&self, directory: InodeId, each: &mut dyn FnMut(Attributes)) -> Result<(), Errno> {
         let mut cookie = 0;
         loop {
             let read = ReadDirectory { directory, cookie, bytes_max: LISTING_BYTES, attributes: true };
             let Answer::Listing(listing) = self.route_one(root(), Operation::ReadDirectory(read))? else {
                 return Err(Errno::EIO);
             };
-            let Some(last) = listing.entries.last() else { break };
+            let Some(last) = listing.entries.last() else { return Ok(()) };
             cookie = last.cookie;
+            let mut lacking = Vec::new();
             for listed in listing.entries {
                 match listed.entry.attributes {
-                    Some(attributes) => all.push(attributes),
+                    Some(attributes) => each(attributes),
                     None => lacking.push(listed.entry.id),
                 }
             }
+            for found in self.attributes_of(&lacking) {
+                found?.into_iter().for_each(&mut *each);
+            }
             if listing.end {
-                break;
+                return Ok(());
             }
         }
-        for found in self.attributes_of(&lacking) {
-            all.extend(found?);
-        }
-        Ok(all)
     }
 }
 
@@ -419,8 +445,9 @@ pub(crate) fn run(node: &Weak<NamespaceNode>) {
         {
             tracing::debug!("namespace: the books of quotas: {errno}");
         }
-        lock(&node.quotas.books).forget_old();
+        lock(&node.quotas.books).merge_old(Instant::now());
+        let is_first = node.quotas.version() == 0;
         drop(node);
-        std::thread::sleep(LOOK);
+        std::thread::sleep(if is_first { LOOK / 10 } else { LOOK });
     }
 }

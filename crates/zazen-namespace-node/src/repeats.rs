@@ -1,4 +1,7 @@
-//! Calls of other daemons that come again because their connection broke.
+//! Calls of other daemons and of programs that come again because their connection broke.
+//!
+//! Daemons share one table, because their calls have numbers that no other daemon's call has. Each
+//! program has a table in its session: its open files are good for this session only.
 //!
 //! Nobody knows whether the first try was executed, or still waits in a thread here. It must not be
 //! executed after a later one: its caller has gone on since, and may have written other bytes in
@@ -7,9 +10,8 @@
 //! Invariants: a try waits until earlier tries of its call have ended, and keeps those from being
 //! executed that have not begun.
 
-use crate::handles::lock;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Condvar, Mutex};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use zazen_namespace::Errno;
 
@@ -19,6 +21,10 @@ const REMEMBERED_MAX: usize = 1 << 16;
 
 /// A caller waits no longer for a call on an object.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// See the module.
 #[derive(Default)]

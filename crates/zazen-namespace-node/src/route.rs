@@ -72,6 +72,15 @@ fn may_come_twice(operation: &Operation) -> bool {
     }
 }
 
+/// The answer to one operation.
+fn only_of(mut answers: Vec<Routed>) -> Result<Answer, Errno> {
+    match answers.pop() {
+        Some((Answer::Refused(refused), _)) => Err(refused.errno),
+        Some((answer, _)) => Ok(answer),
+        None => Err(Errno::EIO),
+    }
+}
+
 impl NamespaceNode {
     /// Who this node is, as soon as it has joined the others, and has begun another life than
     /// `ended`. Waits until `deadline`: a life that has ended is followed by the next one within
@@ -109,6 +118,11 @@ impl NamespaceNode {
 
     /// The same, with the life in which each was answered: what is opened is open for this life.
     pub(crate) fn route_in_lives(&self, asks: Vec<(Credentials, Operation)>) -> Vec<Routed> {
+        self.route_until(asks, None)
+    }
+
+    /// The same. Until `deadline`, or for as long as each step of an operation may take.
+    fn route_until(&self, asks: Vec<(Credentials, Operation)>, deadline: Option<Instant>) -> Vec<Routed> {
         let mut answers: Vec<Option<Routed>> = vec![None; asks.len()];
         let mut errands = Vec::with_capacity(asks.len());
         let layouts = lock(&self.layouts);
@@ -125,7 +139,8 @@ impl NamespaceNode {
             };
             let (asks, counts): (Vec<_>, Vec<_>) = errands.iter_mut().map(of_one).unzip();
             let asks = asks.into_iter().flatten().collect();
-            let mut given = self.route_to_partitions(asks, None).into_iter();
+            let until = deadline.unwrap_or_else(|| Instant::now() + PATIENCE);
+            let mut given = self.route_to_partitions(asks, None, until).into_iter();
             let mut layouts = lock(&self.layouts);
             let mut left = Vec::new();
             for ((at, credentials, mut errand, _), count) in errands.into_iter().zip(counts) {
@@ -145,7 +160,8 @@ impl NamespaceNode {
 
     /// Asks an operation that is about what one life of this node has; done if that life has ended.
     pub(crate) fn route_of_life(&self, life: Incarnation, operation: Operation) -> Answer {
-        let mut answers = self.route_to_partitions(vec![(root(), operation)], Some(life));
+        let deadline = Instant::now() + PATIENCE;
+        let mut answers = self.route_to_partitions(vec![(root(), operation)], Some(life), deadline);
         answers.pop().map_or_else(|| Answer::refused(Errno::EIO), |(answer, _)| answer)
     }
 
@@ -155,8 +171,8 @@ impl NamespaceNode {
         &self,
         asks: Vec<(Credentials, Operation)>,
         only: Option<Incarnation>,
+        deadline: Instant,
     ) -> Vec<Routed> {
-        let deadline = Instant::now() + PATIENCE;
         let mut answers: Vec<Option<Routed>> = vec![None; asks.len()];
         let mut open: Vec<(usize, (Credentials, Operation))> = asks.into_iter().enumerate().collect();
         let mut ended = None;
@@ -317,11 +333,17 @@ impl NamespaceNode {
 
     /// Asks one operation.
     pub(crate) fn route_one(&self, credentials: Credentials, operation: Operation) -> Result<Answer, Errno> {
-        match self.route(vec![(credentials, operation)]).pop() {
-            Some(Answer::Refused(refused)) => Err(refused.errno),
-            Some(answer) => Ok(answer),
-            None => Err(Errno::EIO),
-        }
+        only_of(self.route_in_lives(vec![(credentials, operation)]))
+    }
+
+    /// The same, until `deadline`.
+    pub(crate) fn route_one_until(
+        &self,
+        credentials: Credentials,
+        operation: Operation,
+        deadline: Instant,
+    ) -> Result<Answer, Errno> {
+        only_of(self.route_until(vec![(credentials, operation)], Some(deadline)))
     }
 
     /// An inode's attributes as the metadata has them.

@@ -62,6 +62,10 @@ impl NamespaceNode {
             Ok(handle) => handle,
             Err(errno) => return Ok(payload(&Done::refused(errno))),
         };
+        // A try of a change is not executed after a later one.
+        let once = |change: &mut dyn FnMut() -> std::result::Result<u64, Errno>| {
+            session.repeats.run(asked.call, asked.again, change)
+        };
         let done = match call.function {
             namespace_fn::READ if bytes > CHUNK_BYTES_MAX as u64 => Err(Errno::EINVAL),
             namespace_fn::READ => match self.read(&handle, offset, bytes as usize) {
@@ -72,12 +76,13 @@ impl NamespaceNode {
                 Err(errno) => Err(errno),
             },
             namespace_fn::WRITE => match bulk(&mut call, bytes)? {
-                Ok(given) => self.write(&handle, offset, &given, flags),
+                Ok(given) => once(&mut || self.write(&handle, offset, &given, flags)),
                 Err(errno) => Err(errno),
             },
-            namespace_fn::TRUNCATE | namespace_fn::ALLOCATE | namespace_fn::SEEK => {
-                self.act(&handle, call.function, offset, bytes, flags)
+            namespace_fn::TRUNCATE | namespace_fn::ALLOCATE => {
+                once(&mut || self.act(&handle, call.function, offset, bytes, flags))
             }
+            namespace_fn::SEEK => self.act(&handle, call.function, offset, bytes, flags),
             namespace_fn::SYNC => self.sync(&handle, flags).map(|()| 0),
             namespace_fn::CLOSE => self.close(&handle).map(|()| 0),
             namespace_fn::DESCRIPTOR if !caller.is_local() => Err(Errno::EXDEV),

@@ -4,12 +4,12 @@ use crate::books::Reserved;
 use crate::copies;
 use crate::data::Tries;
 use crate::driver::wall_ns;
-use crate::handles::{Handle, LockKey, Session, lock};
+use crate::handles::{Bounds, Handle, LockKey, Session, lock};
+use crate::looks::Looks;
 use crate::node::NamespaceNode;
 use crate::objects::{self, ObjectName};
 use crate::route::{PATIENCE, Routed, root};
 use crate::squash::squash;
-use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -158,7 +158,7 @@ impl NamespaceNode {
         let mut asks = asks.into_iter().peekable();
         let mut listings = LISTINGS_BYTES_MAX;
         let mut names = 0;
-        let mut failed = HashMap::new();
+        let mut looks = Looks::new();
         // In portions: the engine serves others, too, between them.
         while asks.peek().is_some() {
             let mut portion = Vec::new();
@@ -179,7 +179,7 @@ impl NamespaceNode {
                 answers.extend(portion.iter().map(|_| refused()));
                 continue;
             }
-            answers.extend(self.ask_portion(caller, session, portion, &mut failed));
+            answers.extend(self.ask_portion(caller, session, portion, &mut looks));
         }
         answers
     }
@@ -189,7 +189,7 @@ impl NamespaceNode {
         caller: &Caller,
         session: &Arc<Session>,
         asks: Vec<Ask>,
-        failed: &mut HashMap<InodeId, Errno>,
+        looks: &mut Looks,
     ) -> Vec<Answered> {
         let Ok((_, life)) = self.joined_soon() else {
             let unknown = || Answered { answer: Answer::refused(Errno::ETIMEDOUT), handle: 0 };
@@ -200,7 +200,7 @@ impl NamespaceNode {
         let mut routed = Vec::with_capacity(asks.len());
         let mut kept = Vec::with_capacity(asks.len());
         for ask in asks {
-            match self.vet(caller, session, ask, life, failed) {
+            match self.vet(caller, session, ask, life, looks) {
                 Ok(Vetted { credentials, operation, leads, quotas }) => {
                     let lock = match &operation {
                         Operation::Lock(lock) => {
@@ -234,7 +234,7 @@ impl NamespaceNode {
         let finish = |answer: Option<Answer>| match answer {
             Some(answer) => Answered { answer, handle: 0 },
             None => match given.next() {
-                Some((routed, asked)) => self.finish(session, routed, &asked),
+                Some((routed, asked)) => self.finish(session, routed, &asked, looks),
                 None => Answered { answer: Answer::refused(Errno::EIO), handle: 0 },
             },
         };
@@ -261,19 +261,6 @@ impl NamespaceNode {
         Ok(true)
     }
 
-    /// What a new file of the directory shall say of its copies. A failure is remembered for the rest
-    /// of the call: each takes as long as an operation may take, and a call makes many files.
-    fn wanted_once(&self, directory: InodeId, failed: &mut HashMap<InodeId, Errno>) -> Result<u8, Errno> {
-        if let Some(errno) = failed.get(&directory) {
-            return Err(*errno);
-        }
-        let wanted = self.wanted_of_new(directory);
-        if let Err(errno) = wanted {
-            failed.insert(directory, errno);
-        }
-        wanted
-    }
-
     /// As the kernel's protected_hardlinks.
     fn vet_link(&self, credentials: &Credentials, id: InodeId) -> Result<(), Errno> {
         let of = self.attributes(id)?;
@@ -288,7 +275,7 @@ impl NamespaceNode {
         session: &Session,
         ask: Ask,
         life: Incarnation,
-        failed: &mut HashMap<InodeId, Errno>,
+        looks: &mut Looks,
     ) -> Result<Vetted<'_>, Errno> {
         let vouches = self.vouches(caller);
         let credentials = match ask.credentials {
@@ -356,25 +343,30 @@ impl NamespaceNode {
         // The wish is part of the operation: a file is never made without it.
         match &mut operation {
             Operation::Create(create) if create.kind == Kind::File => {
-                create.copies = self.wanted_once(create.directory, failed)?;
+                create.copies = self.wanted_of_new(create.directory, looks)?;
             }
-            Operation::CreateMany(many) => many.copies = self.wanted_once(many.directory, failed)?,
+            Operation::CreateMany(many) => many.copies = self.wanted_of_new(many.directory, looks)?,
             _ => {}
         }
-        self.vet_move(&credentials, &operation)?;
-        let quotas = self.vet_quotas(&credentials, &operation)?;
+        self.vet_move(&credentials, &operation, looks)?;
+        let quotas = self.vet_quotas(&credentials, &operation, looks)?;
         Ok(Vetted { credentials, operation, leads, quotas })
     }
 
     /// Counts the inodes that an operation may make. `EDQUOT` if it may make none.
-    fn vet_quotas(&self, credentials: &Credentials, operation: &Operation) -> Result<Reserved<'_>, Errno> {
+    fn vet_quotas(
+        &self,
+        credentials: &Credentials,
+        operation: &Operation,
+        looks: &mut Looks,
+    ) -> Result<Reserved<'_>, Errno> {
         let (directory, count) = match operation {
             Operation::Create(create) => (create.directory, 1),
             Operation::CreateMany(create) => (create.directory, create.names.len() as u64),
             Operation::MakeDirectory(make) => (make.directory, 1),
             _ => return Ok(self.quotas.not_reserved(Vec::new())),
         };
-        let quotas = self.quotas_of(credentials.uid, Some(directory))?;
+        let quotas = self.quotas_of(credentials.uid, Some(directory), looks)?;
         match (self.quotas.reserve(quotas, count), operation) {
             (Ok(reserved), _) => Ok(reserved),
             // An existing file is opened, which makes nothing.
@@ -429,7 +421,13 @@ impl NamespaceNode {
     }
 
     /// Makes a handle of a grant, and brings attributes up to date.
-    fn finish(&self, session: &Arc<Session>, (answer, life): Routed, asked: &Asked<'_>) -> Answered {
+    fn finish(
+        &self,
+        session: &Arc<Session>,
+        (answer, life): Routed,
+        asked: &Asked<'_>,
+        looks: &mut Looks,
+    ) -> Answered {
         if asked.leads {
             inodes_in(&answer).into_iter().for_each(|id| session.learn(id));
         }
@@ -454,12 +452,16 @@ impl NamespaceNode {
             }
         }
         let mut answer = match (answer, &asked.mode) {
-            (Answer::Grant(grant), Some(mode)) => return self.opened(session, grant, life, mode, asked),
+            (Answer::Grant(grant), Some(mode)) => {
+                return self.opened(session, grant, life, mode, asked, looks);
+            }
             // The name leads to an inode of another partition: it is opened there.
             (Answer::Entry(entry), Some(mode)) if entry.attributes.is_none() => {
                 let open = Operation::Open(Open { id: entry.id, mode: mode.clone() });
                 return match self.route_in_lives(vec![(asked.credentials.clone(), open)]).pop() {
-                    Some((Answer::Grant(grant), life)) => self.opened(session, grant, life, mode, asked),
+                    Some((Answer::Grant(grant), life)) => {
+                        self.opened(session, grant, life, mode, asked, looks)
+                    }
                     Some((Answer::Refused(refused), _)) => {
                         Answered { answer: Answer::Refused(refused), handle: 0 }
                     }
@@ -481,10 +483,13 @@ impl NamespaceNode {
         life: Incarnation,
         mode: &Mode,
         asked: &Asked<'_>,
+        looks: &mut Looks,
     ) -> Answered {
         let mut refusal = None;
+        // Before the look at them: what they become meanwhile is another version.
+        let version = self.quotas.version();
         let quotas = match mode.write && asked.credentials.uid != 0 {
-            true => self.quotas_of_file(&grant.attributes, asked.directory).unwrap_or_else(|errno| {
+            true => self.quotas_of_file(&grant.attributes, asked.directory, looks).unwrap_or_else(|errno| {
                 refusal = Some(errno);
                 Vec::new()
             }),
@@ -501,7 +506,8 @@ impl NamespaceNode {
             place: Mutex::new(place_of(&grant.attributes)),
             wrote: AtomicBool::new(false),
             asked_in: AtomicU64::new(self.map().epoch.0),
-            quotas,
+            found_in: asked.directory,
+            bounds: Mutex::new(Bounds { version, of: quotas.into() }),
             end: AtomicU64::new(end),
         });
         if let Some(errno) = refusal {

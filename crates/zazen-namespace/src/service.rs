@@ -113,6 +113,8 @@ zazen_wire::messages! {
         /// Whether the caller may vouch for the credentials of others: a mount, as root or as the
         /// daemon's user.
         vouches: bool,
+        /// Whether root is nobody in particular in the namespace, as far as this daemon asks for it.
+        squashes_root: bool,
     }
 
     /// An operation, and for whom.
@@ -159,6 +161,11 @@ zazen_wire::messages! {
         bytes: u64,
         /// As the function says.
         flags: u32,
+        /// The call's number, unique among the caller's calls.
+        call: u64,
+        /// How often the call was sent before. An earlier try of a change is not executed any more
+        /// once a later one has come.
+        again: u32,
     }
 
     /// What a function on an open file gave.
@@ -246,7 +253,7 @@ zazen_wire::messages! {
         /// A digest of the public key by which it proves who it is; 0 before it has come, and after
         /// it has left for good.
         key: u128,
-        /// Its name, for people and schedulers.
+        /// Its name, for people and schedulers; empty while it has not said it to the asked node.
         name: String = FreeText,
         /// `host:port` of its daemon.
         addr: String = FreeText,
@@ -435,6 +442,9 @@ zazen_wire::messages! {
         bytes: u64,
         /// Inodes that are used.
         files: u64,
+        /// Whether all files were added up since the quota was set. Until then `bytes` and `files`
+        /// are only what the asked node's own callers made.
+        counted: bool,
     }
 
     /// All quotas.

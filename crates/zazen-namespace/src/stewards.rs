@@ -130,7 +130,12 @@ impl Steward {
 
     /// Whether the newest map that it stored names it: others do not lead, and count for nothing.
     fn is_one(&self) -> bool {
-        self.stewards().contains(&self.me)
+        self.counts(self.me)
+    }
+
+    /// Whether the newest map that it stored names this node as a steward.
+    pub(crate) fn counts(&self, node: NodeNo) -> bool {
+        self.stewards().contains(&node)
     }
 
     fn stewards(&self) -> &[NodeNo] {
@@ -488,7 +493,7 @@ impl Steward {
     /// Another steward says something.
     pub(crate) fn receive(&mut self, from: NodeNo, message: Message, now_ns: u64, wishes: &mut Vec<Wish>) {
         // Stewards change: one that was appointed since may ask for a vote, and may lead.
-        let counts = self.stewards().contains(&from);
+        let counts = self.counts(from);
         match message {
             Message::Vote(vote) => self.asked_to_vote(from, &vote, now_ns, wishes),
             Message::Store(store) => self.store(from, store, now_ns, wishes),

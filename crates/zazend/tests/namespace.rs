@@ -8,9 +8,9 @@ mod namespaces;
 use namespaces::*;
 use std::collections::BTreeSet;
 use zazen_namespace_client::core::operation::{
-    Answer, GetMany, Lock, LockWanted, Mode, NOW_NS, Operation, ReadDirectory, Release, SetAttributes,
+    Answer, Create, GetMany, Lock, LockWanted, Mode, NOW_NS, Operation, ReadDirectory, Release, SetAttributes,
 };
-use zazen_namespace_client::core::service::{Ask, Asks, HandleCall, namespace_fn};
+use zazen_namespace_client::core::service::{Answers, Ask, Asks, Done, HandleCall, Quota, namespace_fn};
 use zazen_namespace_client::core::{Errno, InodeId, Kind, Name};
 use zazen_wire::{Message, service};
 
@@ -286,6 +286,95 @@ fn an_ordinary_user_gets_what_permissions_give_and_no_more() {
     assert_eq!(ns.list(None, b"/", false).unwrap().len(), 3);
 }
 
+#[test]
+fn a_write_that_comes_late_undoes_no_later_one() {
+    let cluster = Cluster::alone();
+    let mut raw = cluster.raw(0);
+    let create = Create {
+        directory: InodeId::ROOT,
+        name: name("f"),
+        kind: Kind::File,
+        mode: 0o644,
+        device: 0,
+        target: Vec::new(),
+        open: Some(WRITE),
+        exclusive: true,
+        copies: 0,
+    };
+    let asks = Asks { asks: vec![Ask { credentials: None, operation: Operation::Create(create) }] };
+    eventually("the namespace has begun", || {
+        raw.call(service::NAMESPACE, namespace_fn::HELLO, &[], &[]).is_ok()
+    });
+    let answers = raw.call(service::NAMESPACE, namespace_fn::ASK, &asks.encode(), &[]).unwrap();
+    let handle = Answers::decode(&answers.payload).unwrap().answers[0].handle;
+    let mut call = |function, call, again, offset, bytes: &[u8]| {
+        let asked = HandleCall { handle, offset, bytes: bytes.len() as u64, flags: 0, call, again };
+        let bulk: &[&[u8]] = if bytes.is_empty() { &[] } else { &[bytes] };
+        let reply = raw.call(service::NAMESPACE, function, &asked.encode(), bulk).unwrap();
+        Done::decode(&reply.payload).unwrap().result()
+    };
+    let (write, cut) = (namespace_fn::WRITE, namespace_fn::TRUNCATE);
+    // The second try of call 7 comes first; its caller goes on.
+    assert_eq!(call(write, 7, 1, 0, b"seven"), Ok(5));
+    assert_eq!(call(write, 8, 0, 0, b"eight"), Ok(5));
+    assert_eq!(call(write, 7, 0, 0, b"seven"), Err(Errno::ETIMEDOUT));
+    assert_eq!(call(cut, 9, 1, 2, b""), Ok(0));
+    assert_eq!(call(write, 10, 0, 2, b"g and more"), Ok(10));
+    assert_eq!(call(cut, 9, 0, 2, b""), Err(Errno::ETIMEDOUT));
+    // Another program may have the same numbers.
+    let ns = cluster.client(0);
+    let file = ns.open(None, b"/f", WRITE).unwrap();
+    (0..20).for_each(|_| file.write_all_at(b"E", 0).unwrap());
+    let mut got = [0; 20];
+    assert_eq!(file.read_at(&mut got, 0), Ok(12));
+    assert_eq!(&got[..12], b"Eig and more");
+}
+
+#[test]
+fn a_file_that_was_open_before_a_quota_was_set_is_bounded_by_it() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root to become another user");
+        return;
+    }
+    const USER: u32 = 65_534;
+    const CHUNK: u64 = 64 << 10;
+    let cluster = Cluster::alone();
+    let ns = cluster.client(0);
+    let limit = 1 << 20;
+    let (opened, is_open) = std::sync::mpsc::channel();
+    let (set, is_set) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            become_user(USER);
+            let ns = cluster.client(0);
+            let file = ns.open_or_create(None, b"/f", 0o600, WRITE, true).unwrap();
+            file.write_all_at(&noise(CHUNK as usize, 1), 0).unwrap();
+            opened.send(()).unwrap();
+            is_set.recv().unwrap();
+            let mut end = CHUNK;
+            loop {
+                match file.write_at(&noise(CHUNK as usize, end), end) {
+                    Ok(count) => end += count as u64,
+                    Err(errno) => break (end, errno),
+                }
+                assert!(end < 4 * limit, "{end} bytes were written");
+            }
+        });
+        is_open.recv().unwrap();
+        let quota = Quota { user: Some(USER), path: String::new(), bytes: Some(limit), files: None };
+        ns.set_quota(&quota).unwrap();
+        eventually("the files are added up", || {
+            let told = ns.quotas().unwrap();
+            told.quotas.iter().any(|quota| quota.counted && quota.bytes >= CHUNK)
+        });
+        set.send(()).unwrap();
+        let (end, errno) = writer.join().unwrap();
+        assert_eq!(errno, Errno::EDQUOT);
+        // Near a walk, what is written may count twice for a while.
+        assert!((CHUNK..=limit).contains(&end), "{end} bytes");
+    });
+}
+
 /// Calls that no library makes.
 fn hostile_calls(cluster: &Cluster, foreign: InodeId) {
     let mut raw = cluster.raw(0);
@@ -300,7 +389,7 @@ fn hostile_calls(cluster: &Cluster, foreign: InodeId) {
     // Handles of others: numbers near those that were given out, and absurd ones.
     for handle in (0..200).chain([u64::MAX, 1 << 63]) {
         for function in namespace_fn::READ..=namespace_fn::DESCRIPTOR {
-            let asked = HandleCall { handle, offset: u64::MAX, bytes: 0, flags: 0 };
+            let asked = HandleCall { handle, offset: u64::MAX, bytes: 0, flags: 0, call: 1, again: 0 };
             let payload = call(function, &asked.encode());
             assert!(payload.map_or(true, |payload| refusal(payload) == Errno::EBADF), "{function}");
         }

@@ -7,13 +7,14 @@
 mod namespaces;
 
 use namespaces::*;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use zazen_call::{ClusterKey, Connection, Identity};
 use zazen_core::{Error, ErrorKind};
 use zazen_namespace::node::Envelope;
 use zazen_namespace::operation::{Inode, Operation, Request};
 use zazen_namespace::service::{
-    Done, Introduced, Noticed, ObjectCall, ObjectDone, Requests, Responses, namespace_fn,
+    Done, Introduced, MapView, Noticed, ObjectCall, ObjectDone, Requests, Responses, namespace_fn,
 };
 use zazen_namespace::{Epoch, Errno, Incarnation, InodeId, NodeNo};
 use zazen_namespace_node::links::Envelopes;
@@ -67,9 +68,13 @@ fn envelope(key: u128, address: &str) -> Vec<u8> {
 }
 
 fn request(node: NodeNo) -> Vec<u8> {
+    request_by(node, u64::from(node.0) << 48 | 1)
+}
+
+fn request_by(node: NodeNo, client: u64) -> Vec<u8> {
     let operation = Operation::GetAttributes(Inode { id: InodeId::ROOT });
     let credentials = zazen_core::Credentials { uid: 0, gid: 0, groups: Vec::new() };
-    let (client, number, oldest) = (1 << 60, 1, 1);
+    let (number, oldest) = (1, 1);
     let (incarnation, epoch, place) = (Incarnation(1), Epoch(1), None);
     let request = Request { client, number, oldest, node, incarnation, epoch, credentials, operation, place };
     Requests { requests: vec![request] }.encode()
@@ -122,6 +127,9 @@ fn a_node_speaks_for_itself_only() {
     node.call(namespace_fn::PEER, &envelope(second.key(), &cluster.address(1))).unwrap();
     // Not for the first, nor from another address.
     assert!(node.refused(namespace_fn::REQUEST, &request(numbers(0))).contains("is not node"));
+    // Answers are kept for each client: by the number of another's it would get them, or spoil them.
+    let foreign = request_by(numbers(1), u64::from(numbers(0).0) << 48 | 1);
+    assert!(node.refused(namespace_fn::REQUEST, &foreign).contains("client"));
     let first = NodeSecret::load(std::os::fd::AsFd::as_fd(&folder(0))).unwrap();
     let payload = envelope(first.key(), &cluster.address(0));
     assert!(node.refused(namespace_fn::PEER, &payload).contains("another node"));
@@ -141,6 +149,24 @@ fn a_node_speaks_for_itself_only() {
         forger.refused(namespace_fn::PEER, &envelope(key, address));
     }
     assert_eq!(forger.call(namespace_fn::PEER, &[0xff; 64]).unwrap_err().kind(), ErrorKind::Protocol);
+}
+
+#[test]
+fn a_node_that_has_not_said_its_name_has_none() {
+    let cluster = Cluster::with(2, &[]);
+    let ns = cluster.client(0);
+    cluster.pause(1);
+    let names = |map: MapView| -> Vec<String> { map.nodes.into_iter().map(|node| node.name).collect() };
+    let mut known = names(ns.map().unwrap());
+    known.sort();
+    assert_eq!(known, ["", "n0"], "its address is no name");
+    cluster.resume(1);
+    let nodes: BTreeSet<NodeNo> = ns.map().unwrap().nodes.iter().map(|node| node.node).collect();
+    eventually("both say their names", || {
+        let mut known = names(ns.map_with_names(&nodes).unwrap());
+        known.sort();
+        known == ["n0", "n1"]
+    });
 }
 
 #[test]

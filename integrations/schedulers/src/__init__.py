@@ -38,7 +38,8 @@ def holders(
     mount: str | os.PathLike[str] = "/",
     of: namespace.Namespace | None = None,
 ) -> dict[str, str | None]:
-    """For each file the name of the node that holds its bytes; None for an empty file.
+    """For each file the name of the node that holds its bytes; None for an empty file, and if the node is down and its
+    name is not known.
 
     ``mount``: where the namespace is mounted, if the paths are paths of the mount. ``of``: another namespace than that
     of this machine's daemon. Raises what ``Namespace.locate`` raises, for the first path that it cannot find.
@@ -49,7 +50,7 @@ def holders(
     found: dict[str, str | None] = {}
     for at in range(0, len(given), _AT_ONCE):
         places = source.locate(within[at : at + _AT_ONCE])
-        names = [place.name if place.node is not None else None for place in places]
+        names = [place.name or None for place in places]
         found.update(zip(given[at : at + _AT_ONCE], names, strict=True))
     return found
 

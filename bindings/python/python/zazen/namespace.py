@@ -94,7 +94,8 @@ class Place(NamedTuple):
     path: Any
     #: The number of the node that holds the bytes; None for a file that never had any.
     node: int | None
-    #: The node's name.
+    #: The node's name; empty for a file without a node, and for a node that is down and whose name
+    #: this machine's daemon never learned.
     name: str
     #: The host of its daemon.
     host: str

@@ -1,8 +1,11 @@
 //! `zazen namespace` and `zazen locate`: how the namespace is, and which node holds a file.
 
 mod balance;
+mod names;
 mod quota;
 mod scrub;
+
+use names::shown;
 
 use crate::output::{self, Table, human_bytes};
 use crate::target::{Done, Targets};
@@ -131,7 +134,7 @@ fn status(arguments: &Status) -> Result<()> {
     for node in status["nodes"].as_array().into_iter().flatten() {
         table.row(vec![
             number(&node["node"]).to_string(),
-            text(&node["name"]),
+            shown(node["name"].as_str()),
             text(&node["address"]),
             text(&node["state"]),
             number(&node["primary_of"]).to_string(),
@@ -158,16 +161,13 @@ fn status(arguments: &Status) -> Result<()> {
     Ok(())
 }
 
-/// Name and host of a node.
-fn host(map: &MapView, node: NodeNo) -> (String, String) {
+/// Name and host of a node. No name: it has not said it to the daemon that was asked.
+fn host(map: &MapView, node: NodeNo) -> (Option<String>, String) {
     let found = map.nodes.iter().find(|view| view.node == node);
-    found.map_or_else(
-        || (format!("node {node}"), String::new()),
-        |view| {
-            let host = view.addr.rsplit_once(':').map_or("", |(host, _)| host);
-            (view.name.clone(), host.to_owned())
-        },
-    )
+    found.map_or_else(Default::default, |view| {
+        let host = view.addr.rsplit_once(':').map_or("", |(host, _)| host);
+        (Some(view.name.clone()).filter(|name| !name.is_empty()), host.to_owned())
+    })
 }
 
 fn set(arguments: &Set) -> Result<()> {
@@ -183,40 +183,59 @@ fn set(arguments: &Set) -> Result<()> {
     Ok(())
 }
 
+/// The names of these nodes, one a line. A node without a name is left out, and people are told.
+fn tell_hosts(map: &MapView, nodes: &BTreeSet<NodeNo>) {
+    let mut names = BTreeSet::new();
+    for node in nodes {
+        match host(map, *node) {
+            (Some(name), _) => drop(names.insert(name)),
+            (None, host) => output::note(format!(
+                "node {node} (host {host}) does not answer and its name is not known: it is left out"
+            )),
+        }
+    }
+    names.iter().for_each(output::line);
+}
+
 pub(crate) fn locate(arguments: &Locate) -> Result<()> {
     let namespace = arguments.targets.namespace()?;
-    let map = namespace.map()?;
-    let mut rows = Vec::new();
-    let mut hosts = BTreeSet::new();
-    let mut table = Table::new(&["path", "node", "name", "host", "copies", "size"]);
+    let mut files = Vec::new();
     for path in &arguments.paths {
-        let shown = path.display();
         let found = namespace.stat(None, path.as_os_str().as_bytes(), true);
-        let found = found.map_err(|errno| zazen_namespace_client::error(format!("{shown}"), errno))?;
+        let found =
+            found.map_err(|errno| zazen_namespace_client::error(format!("{}", path.display()), errno))?;
         if found.kind != Kind::File {
-            let why = format!("{shown}: only files have bytes on a node; this is not a file");
+            let why = format!("{}: only files have bytes on a node; this is not a file", path.display());
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
-        let holder = found.place.as_ref().map(|place| place.holder);
+        let (holder, copies) = found.place.map_or_else(Default::default, |at| (Some(at.holder), at.copies));
+        files.push((path.display().to_string(), holder, copies, found.bytes));
+    }
+    let nodes: BTreeSet<NodeNo> =
+        files.iter().flat_map(|(_, holder, copies, _)| holder.iter().chain(copies)).copied().collect();
+    let map = namespace.map_with_names(&nodes)?;
+    let mut rows = Vec::new();
+    let mut table = Table::new(&["path", "node", "name", "host", "copies", "size"]);
+    for (path, holder, copies, bytes) in files {
         let (name, host) = holder.map_or_else(Default::default, |node| host(&map, node));
-        let copies = found.place.as_ref().map_or(&[][..], |place| &place.copies);
-        let copies: Vec<String> = copies.iter().map(|node| self::host(&map, *node).0).collect();
-        hosts.extend(std::iter::once(&name).chain(&copies).filter(|name| !name.is_empty()).cloned());
+        let copies: Vec<Option<String>> = copies.iter().map(|node| self::host(&map, *node).0).collect();
         rows.push(json!({
-            "path": shown.to_string(),
+            "path": path,
             "node": holder.map(|node| node.0),
-            "name": name,
+            "name": holder.map_or(Some(String::new()), |_| name.clone()),
             "host": host,
             "copies": copies,
-            "bytes": found.bytes,
+            "bytes": bytes,
         }));
         let node = holder.map_or("-".to_owned(), |node| node.to_string());
+        let name = holder.map_or(String::new(), |_| shown(name.as_deref()));
+        let copies: Vec<String> = copies.iter().map(|name| shown(name.as_deref())).collect();
         let copies = if copies.is_empty() { "-".to_owned() } else { copies.join(",") };
-        table.row(vec![shown.to_string(), node, name, host, copies, human_bytes(found.bytes)]);
+        table.row(vec![path, node, name, host, copies, human_bytes(bytes)]);
     }
     match (arguments.json, arguments.hosts) {
         (true, _) => output::json(&json!(rows)),
-        (_, true) => hosts.iter().for_each(output::line),
+        (_, true) => tell_hosts(&map, &nodes),
         _ => output::print(&table.render()),
     }
     Ok(())

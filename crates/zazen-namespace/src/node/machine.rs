@@ -1,12 +1,13 @@
 //! The node as its driver sees it.
 
+use super::heard::Sender;
 use super::log::next_life;
 use super::shared::Task;
 use super::{Action, Event, File, Identity, Shared, Status, Tables, write_file};
 use crate::map::{Change, Map, Stop};
 use crate::operation::{Answer, Moved, Request, Response};
 use crate::partition::{self, Partition};
-use crate::peer::{Ballot, Envelope, Message, Renew, Store, Value};
+use crate::peer::{Ballot, Envelope, Message, News, Renew, Store, Value};
 use crate::planted::Planted;
 use crate::replica::{Replica, Role};
 use crate::stewards::{Steward, Wish};
@@ -145,7 +146,7 @@ impl<T: Tables> Node<T> {
         }
         loop {
             while let Some(message) = self.shared.inbox.pop_front() {
-                let from = Sender { node: self.shared.me, life: self.shared.incarnation };
+                let from = self.shared.self_as_sender();
                 self.hear(&from, message);
             }
             for partition in std::mem::take(&mut self.shared.dirty) {
@@ -217,22 +218,48 @@ impl<T: Tables> Node<T> {
         if self.phase != Phase::Living || ours != 0 && theirs != 0 && ours != theirs {
             return;
         }
-        let member = self.shared.map.member(envelope.from);
-        // A number belongs to one key for good. A first node whose disk was replaced thinks that it
-        // has the number of the node before it. It asks for a lease by its key, and is told its own
-        // number.
-        let is_other = member.is_some_and(|member| member.key != 0 && member.key != envelope.key);
-        if envelope.epoch > self.shared.map.epoch && !is_other {
+        let sender = self.shared.sender(&envelope);
+        if envelope.epoch > self.shared.map.epoch {
             self.renews_ns = self.renews_ns.min(self.shared.now_ns + self.shared.config.timing.retry_ns / 4);
         }
-        let from = Sender { node: envelope.from, life: envelope.incarnation };
         for message in &envelope.messages {
             if let Message::Renew(renew) = message {
                 self.with_steward(|steward, now_ns, wishes| steward.renew(&envelope, renew, now_ns, wishes));
-            } else if !is_other {
-                self.hear(&from, message.clone());
+                self.relay(&envelope);
+            } else if self.may_say(&sender, message) {
+                self.hear(&sender, message.clone());
             }
         }
+    }
+
+    /// Tells a node that asks for its lease the newer map that this node goes by: it may not know
+    /// yet who leads the stewards. The leader itself tells it in its own time.
+    fn relay(&mut self, envelope: &Envelope) {
+        let leads = self.steward.as_ref().is_some_and(Steward::leads);
+        if leads || envelope.epoch >= self.shared.map.epoch || envelope.key == self.shared.key {
+            return;
+        }
+        let news = Message::News(News { map: self.shared.map.clone() });
+        match self.shared.map.by_key(envelope.key).map(|member| member.node) {
+            Some(to) => self.shared.send(to, news),
+            None => self.shared.send_to(envelope.address.clone(), news),
+        }
+    }
+
+    /// Whether the sender of an envelope may say this. `heard` has the rules.
+    fn may_say(&self, sender: &Sender, message: &Message) -> bool {
+        let heard = match message {
+            Message::Append(append) => Some((append.partition, append.epoch)),
+            Message::Piece(piece) => Some((piece.partition, piece.epoch)),
+            _ => None,
+        };
+        if let Some((partition, epoch)) = heard {
+            let goes_on = |replica: &Replica<T>| replica.follows(sender.node, epoch);
+            let follows = self.replicas.get(&partition).is_some_and(goes_on);
+            return self.shared.may_lead(sender, partition, epoch, follows);
+        }
+        let is_steward = self.steward.as_ref().is_some_and(|steward| steward.counts(sender.node));
+        self.shared.may_say(sender, message, is_steward)
     }
 
     fn with_steward(&mut self, call: impl FnOnce(&mut Steward, u64, &mut Vec<Wish>)) {
@@ -272,7 +299,8 @@ impl<T: Tables> Node<T> {
                 });
             }
             Message::Granted(granted) => {
-                if granted.incarnation == self.shared.incarnation {
+                // Nobody was asked at a later time than now.
+                if granted.incarnation == self.shared.incarnation && granted.sent_ns <= self.shared.now_ns {
                     self.granted(granted.sent_ns);
                 }
                 return;
@@ -550,10 +578,4 @@ impl<T: Tables> Node<T> {
             }
         }
     }
-}
-
-/// Who a message is from.
-struct Sender {
-    node: NodeNo,
-    life: Incarnation,
 }

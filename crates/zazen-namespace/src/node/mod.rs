@@ -25,9 +25,11 @@
 //!   ([`Node::map`]). `EIO`: this partition's records are damaged here, and nobody else has them.
 //! - **Peers.** [`Action::Send`] has the bytes of an [`Envelope`] for the node at an address.
 //!   Delivery is not promised. Before the driver brings an envelope in, it must know that the
-//!   sender is the node with the envelope's key.
+//!   sender is the node with the envelope's key, and that it is at the envelope's address. What
+//!   such a node may say, the node decides itself (`heard`).
 //! - **Levels.** See [`Level`].
 
+mod heard;
 mod log;
 mod machine;
 mod open;

@@ -8,6 +8,11 @@ use crate::peer::{Append, Appended, Behind, Message, Piece, Taken};
 use crate::planted::Planted;
 
 impl<T: Tables> Replica<T> {
+    /// Whether this replica takes the records of this epoch from this node already.
+    pub(crate) fn follows(&self, from: NodeNo, epoch: crate::Epoch) -> bool {
+        matches!(&self.role, Role::Backup(backup) if backup.primary == from && self.fence == epoch)
+    }
+
     /// Whether a message of this epoch counts. One of a later epoch makes this replica a backup of
     /// its sender.
     fn admits(&mut self, epoch: crate::Epoch, from: NodeNo, shared: &mut Shared) -> bool {

@@ -83,7 +83,7 @@ fn tell(outcomes: &[(NodeView, Result<Balanced>)], json: bool) {
             let balanced = outcome.as_ref().cloned().unwrap_or_default();
             json!({
                 "node": node.node.0,
-                "name": node.name,
+                "name": (!node.name.is_empty()).then_some(&node.name),
                 "files": balanced.files,
                 "bytes": balanced.bytes,
                 "left": balanced.left,
@@ -97,7 +97,7 @@ fn tell(outcomes: &[(NodeView, Result<Balanced>)], json: bool) {
         match outcome {
             Ok(balanced) => table.row(vec![
                 node.node.to_string(),
-                node.name.clone(),
+                super::names::shown(Some(&node.name)),
                 balanced.files.to_string(),
                 human_bytes(balanced.bytes),
                 balanced.left.to_string(),

@@ -116,15 +116,16 @@ pub(super) fn table(quotas: &[QuotaView]) -> Table {
     let mut table = Table::new(&["quota of", ">bytes", ">limit", ">files", ">limit"]);
     for quota in quotas {
         let limit = |most: u64, shown: String| if most == 0 { "-".to_owned() } else { shown };
+        let used = |shown: String| if quota.counted { shown } else { "?".to_owned() };
         let of = quota.user.map_or_else(
             || quota.path.clone(),
             |uid| id(&["-nu", "--", &uid.to_string()]).unwrap_or_else(|| format!("user {uid}")),
         );
         table.row(vec![
             of,
-            human_bytes(quota.bytes),
+            used(human_bytes(quota.bytes)),
             limit(quota.bytes_max, human_bytes(quota.bytes_max)),
-            quota.files.to_string(),
+            used(quota.files.to_string()),
             limit(quota.files_max, quota.files_max.to_string()),
         ]);
     }
@@ -137,11 +138,11 @@ fn tell(told: &Quotas, json: bool) {
             json!({
                 "user": quota.user,
                 "path": quota.user.is_none().then_some(&quota.path),
-                "bytes": quota.bytes,
+                "bytes": quota.counted.then_some(quota.bytes),
                 "bytes_max": quota.bytes_max,
-                "files": quota.files,
+                "files": quota.counted.then_some(quota.files),
                 "files_max": quota.files_max,
-                "age_ms": told.age_ms,
+                "age_ms": told.age_ms.filter(|_| quota.counted),
             })
         };
         return output::json(&json!(told.quotas.iter().map(row).collect::<Vec<_>>()));
@@ -153,6 +154,9 @@ fn tell(told: &Quotas, json: bool) {
     match told.age_ms {
         Some(age_ms) => output::note(format!("the files were added up {:.1} s ago", age_ms as f64 / 1e3)),
         None => output::note("the files were not added up yet"),
+    }
+    if told.age_ms.is_some() && told.quotas.iter().any(|quota| !quota.counted) {
+        output::note("?: set since the files were added up last; until then only new files count");
     }
 }
 

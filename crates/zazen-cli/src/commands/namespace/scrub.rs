@@ -105,7 +105,7 @@ fn to_json(outcome: &Outcome) -> serde_json::Value {
     let found = &outcome.found;
     json!({
         "node": outcome.node.node.0,
-        "name": outcome.node.name,
+        "name": (!outcome.node.name.is_empty()).then_some(&outcome.node.name),
         "files": found.objects,
         "bytes_checked": found.bytes,
         "without_checksums": found.unsealed,
@@ -124,7 +124,7 @@ fn tell(outcomes: &[Outcome]) {
     for Outcome { node, found, error } in outcomes {
         table.row(vec![
             node.node.to_string(),
-            node.name.clone(),
+            super::names::shown(Some(&node.name)),
             found.objects.to_string(),
             human_bytes(found.bytes),
             found.unsealed.to_string(),
