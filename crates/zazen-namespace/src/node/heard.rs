@@ -239,9 +239,12 @@ mod tests {
             PartitionNo((0..PARTITIONS).find(is_its).expect("each node has some"))
         }
 
+        /// The first time it comes in, the second time it has its lease.
         fn renews(&mut self, who: Who) {
-            self.says(who, Message::Renew(Renew { sent_ns: 1, weight: 1 }));
-            self.pass(100 * MS);
+            for _ in 0..2 {
+                self.says(who, Message::Renew(Renew { sent_ns: 1, weight: 1 }));
+                self.pass(100 * MS);
+            }
         }
     }
 
