@@ -344,9 +344,10 @@ fn a_file_that_was_open_before_a_quota_was_set_is_bounded_by_it() {
     let (opened, is_open) = std::sync::mpsc::channel();
     let (set, is_set) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| {
+        let nodes = &cluster;
+        let writer = scope.spawn(move || {
             become_user(USER);
-            let ns = cluster.client(0);
+            let ns = nodes.client(0);
             let file = ns.open_or_create(None, b"/f", 0o600, WRITE, true).unwrap();
             file.write_all_at(&noise(CHUNK as usize, 1), 0).unwrap();
             opened.send(()).unwrap();

@@ -24,6 +24,13 @@ impl World {
         up && kept && !self.mourns()
     }
 
+    /// Whether one host may be lost for good: no other is about to lose its lease, which would be a
+    /// second loss at the same time.
+    fn may_lose(&self) -> bool {
+        let has_lease = |host: &Host| host.node.as_ref().is_some_and(|node| node.status().has_lease);
+        self.is_whole() && self.parted.is_empty() && self.hosts.iter().all(has_lease)
+    }
+
     /// Whether a host is lost for good, and the map counts on it still: another loss at this time
     /// is a second one, which two replicas do not survive.
     pub(crate) fn mourns(&self) -> bool {
@@ -111,7 +118,7 @@ impl World {
                 self.tell(|| format!("the disk of host {host} is full"));
                 self.hosts[host].disk.set_capacity(used + room);
             }
-            8 if p.gone && is_up && self.is_whole() && self.hosts.iter().all(|host| !host.is_gone) => {
+            8 if p.gone && is_up && self.may_lose() && self.hosts.iter().all(|host| !host.is_gone) => {
                 self.faults += 1;
                 self.tell(|| format!("host {host} is lost for good"));
                 self.hosts[host].gone_as = self.hosts[host].node.as_ref().map(|node| node.number());

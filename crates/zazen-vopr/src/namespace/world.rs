@@ -175,7 +175,7 @@ pub(crate) struct World {
     /// Names of directories that somebody tried to make.
     pub(crate) made: BTreeSet<u8>,
     pub(crate) history: History,
-    parted: BTreeSet<(usize, usize)>,
+    pub(crate) parted: BTreeSet<(usize, usize)>,
     /// Who answered for each partition in each epoch, and from which record on.
     led: BTreeMap<(PartitionNo, Epoch), (usize, u64, u64)>,
     /// A digest of the map of each epoch.
