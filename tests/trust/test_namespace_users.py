@@ -401,22 +401,6 @@ def test_root_passes_no_closed_folder_by_names_that_its_owner_looked_up(a, node,
     a.run(lambda: whole(Mounted(mounted)))
 
 
-def test_a_write_takes_set_id_bits_away_also_where_root_is_nobody(a, node, mounted):
-    def bits_after(act) -> int:
-        path = mounted / "mine"
-        path.write_bytes(b"before")
-        os.chmod(path, 0o6755)
-        act(path)
-        return stat.S_IMODE(os.stat(path).st_mode)
-
-    def write(path):
-        with open(path, "r+b", buffering=0) as file:
-            file.write(b"after")
-
-    for act in (write, lambda path: os.truncate(path, 3)):
-        assert a.run(lambda act=act: bits_after(act)) == 0o755
-
-
 def test_staging_follows_no_link_of_another_user(a, b, node, ground, programs):
     a.run(prepare, node)
     for name in ("own", "target"):

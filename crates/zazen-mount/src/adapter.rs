@@ -125,9 +125,7 @@ impl Adapter {
         match without_set_id(stat.mode) {
             Some(mode) if stat.kind == Kind::File => {
                 let changes = Changes { mode: Some(mode), ..Changes::default() };
-                // As its owner, who may: root may be nobody in this tree.
-                let owner = Credentials { uid: stat.uid, gid: stat.gid, groups: Vec::new() };
-                self.tree.set(&owner, node, handle, &changes).map(Some)
+                self.tree.set(&root, node, handle, &changes).map(Some)
             }
             _ => Ok(None),
         }
