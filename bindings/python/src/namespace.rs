@@ -241,7 +241,8 @@ impl PyNamespaceLink {
 
     /// Changes mode, owner, group and times; what is None stays.
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (path, follow, mode = None, uid = None, gid = None, accessed_ns = None, modified_ns = None))]
+    #[pyo3(signature = (path, follow, mode = None, uid = None, gid = None,
+        accessed_ns = None, modified_ns = None))]
     fn set_attributes(
         &self,
         py: Python<'_>,

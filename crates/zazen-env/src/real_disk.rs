@@ -193,7 +193,8 @@ impl RealDisk {
             Errno::ISDIR | Errno::NOTDIR | Errno::EXIST | Errno::NOTEMPTY | Errno::LOOP => Error::new(
                 ErrorKind::Conflict,
                 format!(
-                    "{what} {}: another file, directory or link is in the way ({errno}); move it out of the cache",
+                    "{what} {}: another file, directory or link is in the way ({errno}); \
+                     move it out of the cache",
                     self.absolute(path).display()
                 ),
             ),
@@ -245,8 +246,8 @@ fn open_root_to_close(root: &Path) -> Result<Option<OwnedFd>> {
     Err(Error::new(
         ErrorKind::Config,
         format!(
-            "{root} holds other files and is open to other users, whom a cache is closed to; give it a folder of its \
-             own, such as {root}/zazen"
+            "{root} holds other files and is open to other users, whom a cache is closed to; give it a \
+             folder of its own, such as {root}/zazen"
         ),
     ))
 }

@@ -123,8 +123,8 @@ impl DiskHealth {
             Some(trouble) => (trouble.last_ns, trouble.what, trouble.errno) = (now_ns, what, errno),
             none => {
                 tracing::error!(
-                    "cache disk {} cannot be {verb}: {error}; what fails is read from the backing store. Look at the \
-                     disk and the kernel's log",
+                    "cache disk {} cannot be {verb}: {error}; what fails is read from the backing store. \
+                     Look at the disk and the kernel's log",
                     self.root.display()
                 );
                 *none = Some(Trouble { since_ns: now_ns, last_ns: now_ns, what, errno });

@@ -38,7 +38,8 @@ fn structures_and_constants_are_those_of_the_header() {
     });
     layout!(facts, Opened = "px_opened" { ino = "ino", dev = "dev", id = "id", mode = "mode" });
     layout!(facts, Stat = "px_stat" {
-        mask = "mask", blksize = "blksize", attributes = "attributes", nlink = "nlink", uid = "uid", gid = "gid",
+        mask = "mask", blksize = "blksize", attributes = "attributes", nlink = "nlink",
+        uid = "uid", gid = "gid",
         mode = "mode", ino = "ino", size = "size", blocks = "blocks", attributes_mask = "attributes_mask",
         seconds = "atime", nanoseconds = "atime_nsec", devices = "rdev_major", mnt_id = "mnt_id",
     });
@@ -60,7 +61,8 @@ fn structures_and_constants_are_those_of_the_header() {
         facts.add(&format!("offsetof(struct px_statfs, {name})"), 8 * index as i64);
     }
     layout!(facts, Lock = "px_lock" {
-        start = "start", length = "length", kind = "type", whence = "whence", pid = "pid", reserved = "reserved",
+        start = "start", length = "length", kind = "type", whence = "whence",
+        pid = "pid", reserved = "reserved",
     });
     layout!(facts, Times = "px_times" { 0 = "atime" });
     for (index, name) in ["atime", "atime_nsec", "mtime", "mtime_nsec"].iter().enumerate() {

@@ -174,7 +174,9 @@ mod tests {
         #[test]
         fn each_frame_comes_out_once(
             count in 1u64..200,
-            pages in prop::collection::vec(prop::collection::vec((0u64..200, 0u64..100, 0u64..9), 0..90), 0..6),
+            pages in prop::collection::vec(
+                prop::collection::vec((0u64..200, 0u64..100, 0u64..9), 0..90),
+                0..6),
             frames_max in 1usize..40, bytes_max in 0u64..600, files_max in 1usize..80,
         ) {
             let mut left: Pages<Entry> = Pages::new(RunSet::range(0, count - 1));

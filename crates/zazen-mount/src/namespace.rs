@@ -6,8 +6,8 @@
 //! - The kernel keeps attributes for [`FRESH_FOR`], but none of a file that is being written. An
 //!   open tells the kernel to forget attributes that are not those of the open.
 //! - The daemon tells what others change of what the kernel was told; the kernel forgets that.
-//! - After a restart of the daemon, all open files are opened again by their inode. If the bytes are
-//!   not where they were, the file answers `EIO` from then on.
+//! - After a restart of the daemon, all open files are opened again by their inode. If the bytes
+//!   are not where they were, the file answers `EIO` from then on.
 
 use crate::tree::{
     Blocking, Change, Changes, Credentials, Errno, Handle, How, Io, Kind, Listed, Lock, Name, Node, Opened,

@@ -1,7 +1,7 @@
 //! Moves files to nodes with more space, when an operator asks for it.
 //!
-//! A move is a copy that takes over: it counts only if nobody has the file open, and if nothing of it
-//! changed since the first byte was read. Until then all reads go to the old holder.
+//! A move is a copy that takes over: it counts only if nobody has the file open, and if nothing of
+//! it changed since the first byte was read. Until then all reads go to the old holder.
 
 use crate::driver::wall_ns;
 use crate::handles::lock;
@@ -39,8 +39,9 @@ fn mean(spaces: &[NodeSpace]) -> u64 {
     fill(&NodeSpace { node: NodeNo(0), bytes, bytes_free, inodes: 0, inodes_free: 0 })
 }
 
-/// The disks as they are after files went to other nodes. What a node told of its space may be older
-/// than the files that it got since: without this, too many files would go there, and some come back.
+/// The disks as they are after files went to other nodes. What a node told of its space may be
+/// older than the files that it got since: without this, too many files would go there, and some
+/// come back.
 fn less_what_was_given(
     mut spaces: Vec<NodeSpace>,
     begun: &[NodeSpace],

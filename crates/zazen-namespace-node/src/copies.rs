@@ -1,9 +1,9 @@
 //! Copies of files on other nodes: made some time after a file was closed, read when its holder is
 //! away, and made anew when a node is lost.
 //!
-//! How many nodes shall have a file is the file's attribute [`COPIES_WANTED`]. A new file gets it from the
-//! nearest directory above that has it. The metadata says which nodes have a copy of the file as it
-//! is; a commit of other bytes ends that.
+//! How many nodes shall have a file is the file's attribute [`COPIES_WANTED`]. A new file gets it
+//! from the nearest directory above that has it. The metadata says which nodes have a copy of the
+//! file as it is; a commit of other bytes ends that.
 
 use crate::data::Tries;
 use crate::driver::wall_ns;
@@ -198,8 +198,8 @@ impl NamespaceNode {
         targets.into_iter().map(|(_, node, address)| (node, address)).collect()
     }
 
-    /// Sends a sealed object. Its bytes are checked on the way. `paced` is told how many bytes went,
-    /// and says whether to go on.
+    /// Sends a sealed object. Its bytes are checked on the way. `paced` is told how many bytes
+    /// went, and says whether to go on.
     pub(crate) fn send_copy(
         &self,
         name: ObjectName,
@@ -245,8 +245,8 @@ impl NamespaceNode {
         self.there_within(address, &end, &whole.into_bytes(), within, Tries::One).map(drop)
     }
 
-    /// Whether another node holds the object, as the metadata has it: its copy never takes the place
-    /// of this node's own bytes. `ESTALE` if not.
+    /// Whether another node holds the object, as the metadata has it: its copy never takes the
+    /// place of this node's own bytes. `ESTALE` if not.
     fn must_be_others(&self, name: ObjectName) -> Result<(), Errno> {
         let (me, _) = self.joined_soon()?;
         let place = self.attributes(name.id)?.place.ok_or(Errno::ESTALE)?;

@@ -3,8 +3,8 @@
 //! Whoever brings an event runs the engine in its own thread, under one lock, and appends to the
 //! log there too; so a request that needs no sync and no other node costs no change of threads.
 //! Syncs and whole files are the disk threads' work: snapshots of partitions are one thread's, in
-//! order, all else is the other's, in order. Snapshots take seconds, and a steward that is silent so
-//! long loses its leases. A timer thread brings the time.
+//! order, all else is the other's, in order. Snapshots take seconds, and a steward that is silent
+//! so long loses its leases. A timer thread brings the time.
 
 use crate::engine::{Action, DiskAction, Engine, Event};
 use crate::folder::replace;
@@ -168,8 +168,8 @@ impl Driver {
         lock(&self.broken).clone()
     }
 
-    /// Executes requests; one response for each, in order. What is not answered within `patience` is
-    /// answered with `ETIMEDOUT`: it may have been executed, or may still be.
+    /// Executes requests; one response for each, in order. What is not answered within `patience`
+    /// is answered with `ETIMEDOUT`: it may have been executed, or may still be.
     pub(crate) fn execute(&self, requests: Vec<Request>, patience: Duration) -> Vec<Response> {
         let numbers: Vec<u64> = requests.iter().map(|request| request.number).collect();
         let answers = (vec![None; requests.len()], 0);

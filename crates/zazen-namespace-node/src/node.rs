@@ -135,8 +135,8 @@ pub struct NamespaceNode {
     pub(crate) told: Told,
 }
 
-/// Numbers of clients that the daemon asks with: each has one batch of requests under way at a time,
-/// so a partition keeps the answers of one batch for each.
+/// Numbers of clients that the daemon asks with: each has one batch of requests under way at a
+/// time, so a partition keeps the answers of one batch for each.
 #[derive(Default)]
 pub(crate) struct Slots {
     free: Mutex<Vec<Slot>>,

@@ -136,7 +136,8 @@ impl NamespaceNode {
         // No copy comes in meanwhile.
         let _turn = self.turn(name.id);
         let Ok(object) = self.objects.open(name) else { return };
-        // An inode's row is made before its object, and names it from then on. A copy is named later.
+        // An inode's row is made before its object, and names it from then on. A copy is named
+        // later.
         let age_ns = wall_ns().saturating_sub(objects::changed_ns(&object).unwrap_or(i64::MAX));
         if age_ns <= YOUNG_NS || self.waiting.arrived.has(name) {
             return;

@@ -178,5 +178,6 @@ aliases! {
     aio_read64 = aio_read, (request: *mut Request) -> c_int;
     aio_write64 = aio_write, (request: *mut Request) -> c_int;
     aio_fsync64 = aio_fsync, (operation: c_int, request: *mut Request) -> c_int;
-    lio_listio64 = lio_listio, (mode: c_int, list: *const *mut Request, count: c_int, event: *mut Event) -> c_int;
+    lio_listio64 = lio_listio,
+        (mode: c_int, list: *const *mut Request, count: c_int, event: *mut Event) -> c_int;
 }

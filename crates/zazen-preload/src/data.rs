@@ -653,8 +653,10 @@ aliases! {
     __pwrite64 = pwrite, (fd: c_int, data: *const c_void, count: usize, offset: i64) -> isize;
     preadv64 = preadv, (fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize;
     pwritev64 = pwritev, (fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize;
-    preadv64v2 = preadv2, (fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize;
-    pwritev64v2 = pwritev2, (fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize;
+    preadv64v2 = preadv2,
+        (fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize;
+    pwritev64v2 = pwritev2,
+        (fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize;
     lseek64 = lseek, (fd: c_int, offset: i64, whence: c_int) -> i64;
     llseek = lseek, (fd: c_int, offset: i64, whence: c_int) -> i64;
     __lseek = lseek, (fd: c_int, offset: i64, whence: c_int) -> i64;
@@ -665,7 +667,8 @@ aliases! {
     posix_fadvise64 = posix_fadvise, (fd: c_int, offset: i64, size: i64, advice: c_int) -> c_int;
     sendfile64 = sendfile, (to: c_int, from: c_int, offset: *mut i64, count: usize) -> isize;
     setrlimit64 = setrlimit, (resource: c_int, limit: *const libc::rlimit) -> c_int;
-    prlimit64 = prlimit, (pid: libc::pid_t, resource: c_int, new: *const libc::rlimit, old: *mut libc::rlimit) -> c_int;
+    prlimit64 = prlimit,
+        (pid: libc::pid_t, resource: c_int, new: *const libc::rlimit, old: *mut libc::rlimit) -> c_int;
 }
 
 #[unsafe(no_mangle)]

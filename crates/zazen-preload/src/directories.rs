@@ -183,7 +183,10 @@ hooks! {
         give(far!(px_entries(entry.id(), data, &raw mut room)).map(|got| got as isize))
     }
 
-    fn scandir(path: *const c_char, list: *mut *mut *mut libc::dirent64, filter: Filter, order: Order) -> c_int {
+    fn scandir(
+        path: *const c_char, list: *mut *mut *mut libc::dirent64,
+        filter: Filter, order: Order
+    ) -> c_int {
         if !state::is_active() {
             return next(path, list, filter, order);
         }
@@ -205,7 +208,8 @@ hooks! {
     }
 
     fn glob(
-        pattern: *const c_char, flags: c_int, report: Option<unsafe extern "C" fn(*const c_char, c_int) -> c_int>,
+        pattern: *const c_char, flags: c_int,
+        report: Option<unsafe extern "C" fn(*const c_char, c_int) -> c_int>,
         result: *mut libc::glob64_t,
     ) -> c_int {
         if !state::is_active() || flags & libc::GLOB_ALTDIRFUNC != 0 {
@@ -297,8 +301,15 @@ unsafe fn scan(
 
 aliases! {
     readdir64 = readdir, (stream: *mut libc::DIR) -> *mut libc::dirent64;
-    readdir64_r = readdir_r, (stream: *mut libc::DIR, entry: *mut libc::dirent64, result: *mut *mut libc::dirent64) -> c_int;
-    scandir64 = scandir, (path: *const c_char, list: *mut *mut *mut libc::dirent64, filter: Filter, order: Order) -> c_int;
-    scandirat64 = scandirat, (dir: c_int, path: *const c_char, list: *mut *mut *mut libc::dirent64, filter: Filter, order: Order) -> c_int;
-    glob64 = glob, (pattern: *const c_char, flags: c_int, report: Option<unsafe extern "C" fn(*const c_char, c_int) -> c_int>, result: *mut libc::glob64_t) -> c_int;
+    readdir64_r = readdir_r,
+        (stream: *mut libc::DIR, entry: *mut libc::dirent64, result: *mut *mut libc::dirent64) -> c_int;
+    scandir64 = scandir,
+        (path: *const c_char, list: *mut *mut *mut libc::dirent64, filter: Filter, order: Order) -> c_int;
+    scandirat64 = scandirat,
+        (dir: c_int, path: *const c_char, list: *mut *mut *mut libc::dirent64,
+         filter: Filter, order: Order) -> c_int;
+    glob64 = glob,
+        (pattern: *const c_char, flags: c_int,
+         report: Option<unsafe extern "C" fn(*const c_char, c_int) -> c_int>,
+         result: *mut libc::glob64_t) -> c_int;
 }

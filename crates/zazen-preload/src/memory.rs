@@ -75,8 +75,12 @@ pub(crate) fn refuses_rings() -> bool {
 }
 
 aliases! {
-    mmap64 = mmap, (at: *mut c_void, length: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void;
-    __mmap = mmap, (at: *mut c_void, length: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void;
+    mmap64 = mmap,
+        (at: *mut c_void, length: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64)
+            -> *mut c_void;
+    __mmap = mmap,
+        (at: *mut c_void, length: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64)
+            -> *mut c_void;
 }
 
 /// A descriptor of memory that holds what is to be mapped of a far file.

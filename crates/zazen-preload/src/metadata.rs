@@ -152,7 +152,8 @@ hooks! {
 
     fn faccessat(dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
         if let Some(entry) = by_number(dir, path, flags) {
-            return give(only(flags, OF_ACCESS).and_then(|()| far!(px_access(entry.dir(), EMPTY, mode, flags))));
+            return give(only(flags, OF_ACCESS)
+                .and_then(|()| far!(px_access(entry.dir(), EMPTY, mode, flags))));
         }
         by_path!(dir, path, |path| next(dir, path, mode, flags), |dir, path| {
             only(flags, OF_ACCESS).and_then(|()| far!(px_access(dir, path, mode, flags)))
@@ -322,13 +323,19 @@ hooks! {
         }
     }
 
-    fn setxattr(path: *const c_char, name: *const c_char, value: *const c_void, size: usize, how: c_int) -> c_int {
+    fn setxattr(
+        path: *const c_char, name: *const c_char, value: *const c_void,
+        size: usize, how: c_int
+    ) -> c_int {
         by_path!(libc::AT_FDCWD, path, |path| next(path, name, value, size, how), |dir, path| {
             set_attribute(dir, path, 0, name, value, size, how)
         })
     }
 
-    fn lsetxattr(path: *const c_char, name: *const c_char, value: *const c_void, size: usize, how: c_int) -> c_int {
+    fn lsetxattr(
+        path: *const c_char, name: *const c_char, value: *const c_void,
+        size: usize, how: c_int
+    ) -> c_int {
         by_path!(libc::AT_FDCWD, path, |path| next(path, name, value, size, how), |dir, path| {
             set_attribute(dir, path, libc::AT_SYMLINK_NOFOLLOW, name, value, size, how)
         })

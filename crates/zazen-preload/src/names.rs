@@ -77,13 +77,23 @@ hooks! {
     }
 
     fn renameat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char) -> c_int {
-        two((from_dir, from), (to_dir, to), |from, to| next(from_dir, from, to_dir, to), |(a, from), (b, to)| {
+        two(
+            (from_dir, from), (to_dir, to),
+            |from, to| next(from_dir, from, to_dir, to),
+            |(a, from), (b, to)| {
             far!(px_rename(a, from, b, to, 0))
         })
     }
 
-    fn renameat2(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_uint) -> c_int {
-        two((from_dir, from), (to_dir, to), |from, to| next(from_dir, from, to_dir, to, flags), |(a, from), (b, to)| {
+    fn renameat2(
+        from_dir: c_int, from: *const c_char,
+        to_dir: c_int, to: *const c_char,
+        flags: c_uint
+    ) -> c_int {
+        two(
+            (from_dir, from), (to_dir, to),
+            |from, to| next(from_dir, from, to_dir, to, flags),
+            |(a, from), (b, to)| {
             far!(px_rename(a, from, b, to, flags))
         })
     }

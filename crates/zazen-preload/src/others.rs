@@ -78,7 +78,9 @@ hooks! {
         let named = state::variable(c"TMPDIR").and_then(|name| CString::new(name).ok());
         let given = (!folder.is_null()).then(|| CStr::from_ptr(folder).to_owned());
         let chosen = named.into_iter().chain(given).find(|folder| is_folder(folder));
-        let Some(chosen) = chosen.filter(|folder| is_far(folder.as_ptr())) else { return next(folder, start) };
+        let Some(chosen) = chosen.filter(|folder| is_far(folder.as_ptr())) else {
+            return next(folder, start)
+        };
         let start = if start.is_null() { c"file" } else { CStr::from_ptr(start) };
         let start = &start.to_bytes()[..start.count_bytes().min(5)];
         let Ok(whole) = CString::new([chosen.to_bytes(), b"/", start, b"XXXXXX"].concat()) else {

@@ -204,7 +204,8 @@ aliases! {
     setmntent = fopen, (path: *const c_char, mode: *const c_char) -> *mut libc::FILE;
     __setmntent = fopen, (path: *const c_char, mode: *const c_char) -> *mut libc::FILE;
     _IO_fdopen = fdopen, (fd: c_int, mode: *const c_char) -> *mut libc::FILE;
-    freopen64 = freopen, (path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE;
+    freopen64 = freopen,
+        (path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE;
     tmpfile64 = tmpfile, () -> *mut libc::FILE;
 }
 

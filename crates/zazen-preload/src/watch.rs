@@ -55,7 +55,8 @@ hooks! {
             Ok(Place::Far(dir, path)) => {
                 let follow = if flags & libc::FAN_MARK_DONT_FOLLOW != 0 { libc::O_NOFOLLOW } else { 0 };
                 let flags = flags & !libc::FAN_MARK_DONT_FOLLOW;
-                give(with_name(dir, path, follow as c_int, |name| next(fd, flags, mask, libc::AT_FDCWD, name)))
+                give(with_name(dir, path, follow as c_int,
+                    |name| next(fd, flags, mask, libc::AT_FDCWD, name)))
             }
             Err(error) => give(Err(error)),
         }

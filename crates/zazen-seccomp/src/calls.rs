@@ -216,8 +216,8 @@ impl Call<'_> {
         if text.is_none() && errno() == libc::EPERM && !WARNED.swap(true, Ordering::Relaxed) {
             tracing::error!(
                 process = self.target.tid,
-                "the program's memory may not be read (ptrace is forbidden, or its file is not readable): its \
-                 paths are this machine's"
+                "the program's memory may not be read (ptrace is forbidden, or its file is not readable): \
+                 its paths are this machine's"
             );
         }
         // Only now it is certain that this was the program's memory.

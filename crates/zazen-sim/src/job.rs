@@ -65,7 +65,8 @@ impl Job {
             Work::Names(names) => {
                 if !(1..=1_000_000).contains(&names.files) || names.split_entries < 2 {
                     return refuse(format!(
-                        "names: {} files a rank, directories split at {}; between 1 and 1000000, and from 2 on",
+                        "names: {} files a rank, directories split at {}; \
+                         between 1 and 1000000, and from 2 on",
                         names.files, names.split_entries
                     ));
                 }

@@ -1,7 +1,7 @@
 //! A file system of the kernel.
 //!
-//! Each path is walked from a descriptor of what the tree lies in, name by name, and never through a
-//! symbolic link; owners, modes, times and attributes are set on descriptors. So nobody who may
+//! Each path is walked from a descriptor of what the tree lies in, name by name, and never through
+//! a symbolic link; owners, modes, times and attributes are set on descriptors. So nobody who may
 //! write in the tree can lead a run of root's out of it.
 
 use crate::side::{Kind, Meta, OpenFile, Side, above, link_error, names_beneath};
@@ -191,8 +191,8 @@ impl OpenFile for Opened {
 const TRIES: usize = 16;
 
 impl PlainSide {
-    /// The tree at `root`, which need not be there yet; what it lies in must be. Links above the root
-    /// are followed once, here.
+    /// The tree at `root`, which need not be there yet; what it lies in must be. Links above the
+    /// root are followed once, here.
     pub fn new(root: &Path) -> Result<PlainSide> {
         let above = above(root);
         let shown = if above.as_os_str().is_empty() { Path::new(".") } else { above };
@@ -399,8 +399,8 @@ impl Side for PlainSide {
             return Ok(rustix::fs::utimensat(&at, name, &times_of(meta), AtFlags::SYMLINK_NOFOLLOW)?);
         }
         let held = match directory(&at, name, OFlags::RDONLY, path) {
-            // Its owner may not read it, and may change that. The descriptor's own name leads to the
-            // directory that was opened, whatever has its path now.
+            // Its owner may not read it, and may change that. The descriptor's own name leads to
+            // the directory that was opened, whatever has its path now.
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                 let held = directory(&at, name, OFlags::PATH, path)?;
                 let own_name = format!("/proc/self/fd/{}", held.as_raw_fd());

@@ -35,8 +35,8 @@ fn is_part(name: &std::ffi::OsStr) -> bool {
     name.as_bytes().starts_with(b".") && name.as_bytes().ends_with(PART.as_bytes())
 }
 
-/// All entries beneath `root`, directories before what is in them. A directory that cannot be listed
-/// goes to `failed`. Parts of a run that is under way are left out.
+/// All entries beneath `root`, directories before what is in them. A directory that cannot be
+/// listed goes to `failed`. Parts of a run that is under way are left out.
 pub(crate) fn scan(
     side: &dyn Side,
     root: &Path,

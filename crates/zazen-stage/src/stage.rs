@@ -78,8 +78,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Copies the tree or file `source` to `target`: afterwards `target` has what `source` has. Nothing
 /// at the target is removed, except what stands where a file of the source goes.
 ///
-/// Fails only if the source cannot be looked at, or the target not be made. What cannot be copied is
-/// in the report.
+/// Fails only if the source cannot be looked at, or the target not be made. What cannot be copied
+/// is in the report.
 pub fn stage(
     from: &dyn Side,
     source: &Path,

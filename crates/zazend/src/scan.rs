@@ -315,7 +315,8 @@ impl Scan {
             node.counters.corrupt_dropped.add(1);
             if let Some(left_out) = may_say("dropped bad", &self.opened.spelled()) {
                 tracing::warn!(
-                    "frame {number} of {}: its copy does not match its checksum and was dropped; check the disk under {}{left_out}",
+                    "frame {number} of {}: its copy does not match its checksum and was dropped; \
+                     check the disk under {}{left_out}",
                     self.opened.spelled(),
                     node.cache_root
                 );

@@ -146,7 +146,8 @@ pub(crate) fn row_json(node: &str, row: &ListRow) -> Value {
         "source": row.source.path.as_str(),
         "offset": row.source.offset,
         "validator": row.meta.validator.map(|v| json!({
-            "size": v.size, "mtime_ns": v.mtime_ns, "ctime_ns": v.ctime_ns, "inode": v.inode, "settled": !v.unsettled,
+            "size": v.size, "mtime_ns": v.mtime_ns, "ctime_ns": v.ctime_ns, "inode": v.inode,
+            "settled": !v.unsettled,
         })),
         "uid": row.meta.uid,
         "gid": row.meta.gid,

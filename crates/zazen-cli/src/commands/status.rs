@@ -186,7 +186,8 @@ fn as_table(answers: &[Answer]) -> String {
         if let Some(status) = answer.status.as_ref().ok().filter(|status| disk_fails(status)) {
             let trouble = status.pointer("/disk/trouble").and_then(Value::as_str).unwrap_or("fails");
             text.push_str(&format!(
-                "{}: the cache disk {trouble}; its frames are read from the backing store, look at the disk\n",
+                "{}: the cache disk {trouble}; its frames are read from the backing store, \
+                 look at the disk\n",
                 name(answer)
             ));
         }

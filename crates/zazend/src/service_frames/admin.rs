@@ -91,8 +91,8 @@ fn dropped_bad(node: &Node, opened: &Opened, number: u64) {
     node.counters.corrupt_dropped.add(1);
     if let Some(left_out) = may_say("dropped bad", &opened.spelled()) {
         tracing::warn!(
-            "frame {number} of {}: its copy does not match its checksum and was dropped; check the disk under \
-             {}{left_out}",
+            "frame {number} of {}: its copy does not match its checksum and was dropped; check the disk \
+             under {}{left_out}",
             opened.spelled(),
             node.cache_root
         );

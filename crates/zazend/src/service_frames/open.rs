@@ -228,8 +228,8 @@ fn layout_in_cache(node: &Node, at: &Located, pattern: Option<&str>) -> Result<O
             Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "the backing store tells no layout, and the cache has frames of {}; give pattern= for one \
-                     of them",
+                    "the backing store tells no layout, and the cache has frames of {}; give pattern= for \
+                     one of them",
                     shown.join(", ")
                 ),
             ))

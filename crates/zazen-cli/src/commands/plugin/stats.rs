@@ -9,7 +9,8 @@ use zazen_core::Result;
 
 #[derive(Args)]
 #[command(
-    after_help = "Times are upper bounds of the bucket that the share of calls falls into; counters begin anew with a plug-in's
+    after_help = "Times are upper bounds of the bucket that the share of calls falls into; \
+        counters begin anew with a plug-in's
 process.
 
 EXAMPLES:
