@@ -9,7 +9,7 @@
 //! checked when the disk is made, the folders of a dataset when the dataset is opened, and each
 //! file when it is opened.
 
-use crate::disk::{Disk, DiskFile, DiskPath, MARK_BIT, Stat};
+use crate::disk::{Disk, DiskFile, DiskPath, MARK_BIT, FileStat};
 use crate::ownership::{self, Trust};
 use rustix::fs::{
     AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags,
@@ -358,7 +358,7 @@ impl Disk for RealDisk {
         Ok(found)
     }
 
-    fn stat(&self, path: &DiskPath) -> Result<Option<Stat>> {
+    fn stat(&self, path: &DiskPath) -> Result<Option<FileStat>> {
         let found = self.folder(path.split().0).and_then(|folder| {
             let name = if path.as_str().is_empty() { "." } else { path.split().1 };
             rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)
@@ -426,11 +426,11 @@ impl Disk for RealDisk {
 }
 
 /// The kernel's data about a file or directory.
-fn seen(stat: &rustix::fs::Stat) -> Stat {
+fn seen(stat: &rustix::fs::Stat) -> FileStat {
     let kind = FileType::from_raw_mode(stat.st_mode);
     let time_ns =
         |seconds: i64, nanoseconds: u64| seconds.saturating_mul(SECOND_NS).saturating_add(nanoseconds as i64);
-    Stat {
+    FileStat {
         is_file: kind == FileType::RegularFile,
         is_dir: kind == FileType::Directory,
         len: stat.st_size as u64,
@@ -466,7 +466,7 @@ impl DiskFile for RealFile {
         self.file.write_all_at(bytes, offset).map_err(|cause| self.fail("write", cause))
     }
 
-    fn stat(&self) -> Result<Stat> {
+    fn stat(&self) -> Result<FileStat> {
         let stat = self.told("stat", rustix::fs::fstat(&self.file))?;
         Ok(seen(&stat))
     }

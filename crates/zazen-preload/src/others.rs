@@ -1,7 +1,7 @@
 //! Functions of libc that do several things at once, some of them past the hooks. Here each is
 //! built from hooks.
 
-use crate::far::{Place, place};
+use crate::far::{Destination, place};
 use crate::real::{hooks, set_errno};
 use crate::{cwd, descriptors, dup, metadata, names, near, open, state};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -12,7 +12,7 @@ fn is_far(path: *const c_char) -> bool {
     !path.is_null()
         && matches!(
             unsafe { place(libc::AT_FDCWD, path, &mut Text::new()) },
-            Ok(Place::Near(_) | Place::Far(..))
+            Ok(Destination::Near(_) | Destination::Far(..))
         )
 }
 
@@ -64,7 +64,7 @@ hooks! {
 
     fn mktemp(template: *mut c_char) -> *mut c_char {
         match place(libc::AT_FDCWD, template, &mut Text::new()) {
-            Ok(Place::Near(_) | Place::Far(..)) => {
+            Ok(Destination::Near(_) | Destination::Far(..)) => {
                 if open::name_unused(template).is_err() {
                     *template = 0;
                 }

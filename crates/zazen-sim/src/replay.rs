@@ -5,7 +5,7 @@
 //! was. Where a log has only totals ([`Counted`]), operations are *synthesised*: of equal size, at
 //! equal distances between the first and the last. A result that rests on them says so.
 
-use crate::program::{At, MetaOp, Op, Place, Program, Step};
+use crate::program::{At, MetaOp, Op, MetadataNode, Program, Step};
 use crate::spread::Spread;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -303,8 +303,8 @@ impl Builder {
 
     fn op(&self, op: &Timed) -> Op {
         let place = match self.at {
-            At::Shared => Place::Shared { in_one_directory: false },
-            _ => Place::Named(op.file),
+            At::Shared => MetadataNode::Shared { in_one_directory: false },
+            _ => MetadataNode::Named(op.file),
         };
         match op.kind {
             Kind::Open => Op::Meta(MetaOp::Open, place),

@@ -107,18 +107,18 @@ fn same_file(one: &File, other: &File) -> Result<bool> {
 }
 
 /// An open file. A part is open twice: its lock and its times outlast the end of writing.
-struct Opened {
+struct PlainFile {
     file: File,
     writer: Option<File>,
 }
 
-impl Opened {
+impl PlainFile {
     fn bytes(&self) -> &File {
         self.writer.as_ref().unwrap_or(&self.file)
     }
 }
 
-impl OpenFile for Opened {
+impl OpenFile for PlainFile {
     fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         let mut got = 0;
         while got < into.len() {
@@ -290,7 +290,7 @@ impl Side for PlainSide {
 
     fn open(&self, path: &Path) -> Result<Box<dyn OpenFile>> {
         let (at, name) = self.place(path)?;
-        Ok(Box::new(Opened { file: open_file(&at, name, OFlags::RDONLY)?, writer: None }))
+        Ok(Box::new(PlainFile { file: open_file(&at, name, OFlags::RDONLY)?, writer: None }))
     }
 
     fn open_part(&self, path: &Path, owner: u32) -> Result<Option<Box<dyn OpenFile>>> {
@@ -343,7 +343,7 @@ impl Side for PlainSide {
             rustix::fs::fchmod(&file, Mode::from_raw_mode(0o600))?;
             match open_file(&at, name, OFlags::RDWR) {
                 Ok(writer) if same_file(&file, &writer)? => {
-                    return Ok(Some(Box::new(Opened { file, writer: Some(writer) })));
+                    return Ok(Some(Box::new(PlainFile { file, writer: Some(writer) })));
                 }
                 // Whoever had the lock before has finished it.
                 Ok(_) | Err(Errno::NOENT) => return Ok(None),

@@ -104,7 +104,7 @@ impl Receiving {
         let dataset = content::dataset_at(&self.ask.dataset).unwrap_or(0);
         let entry = store.entry(&content::series(dataset)?, self.ask.meta.number.get());
         let held =
-            |entry: zazen_store::Entry| Held { meta: entry.meta, origin: entry.origin, source: entry.source };
+            |entry: zazen_store::CachedFrame| Held { meta: entry.meta, origin: entry.origin, source: entry.source };
         entry.map(|entry| entry.map(held)).map_err(of_the_disk)
     }
 

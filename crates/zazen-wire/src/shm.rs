@@ -255,7 +255,7 @@ pub enum Op {
 
 /// Where a part of a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PartPlace {
     /// In the slots that follow.
     Inline,
     /// In the lane's eager buffer.
@@ -270,9 +270,9 @@ pub struct Record {
     /// What it is.
     pub op: Op,
     /// Where tables and payload are.
-    pub head: Place,
+    pub head: PartPlace,
     /// Where the bulk bytes are that are not in the pool: after the head if at the same place.
-    pub data: Place,
+    pub data: PartPlace,
     /// Of a piece: payload rather than bulk.
     pub is_payload: bool,
     /// Slots of this record, the first included.
@@ -292,8 +292,8 @@ impl Record {
     pub fn of(op: Op, turn: u32) -> Record {
         Record {
             op,
-            head: Place::Inline,
-            data: Place::Inline,
+            head: PartPlace::Inline,
+            data: PartPlace::Inline,
             is_payload: false,
             slots: 1,
             turn,
@@ -344,9 +344,9 @@ impl Record {
             other => return Err(malformed(format!("is of unknown kind {other}"))),
         };
         let place = |at: usize| match slot[at] {
-            0 => Ok(Place::Inline),
-            1 => Ok(Place::Eager),
-            2 => Ok(Place::Streamed),
+            0 => Ok(PartPlace::Inline),
+            1 => Ok(PartPlace::Eager),
+            2 => Ok(PartPlace::Streamed),
             other => Err(malformed(format!("has its bytes in unknown place {other}"))),
         };
         let (head, data) = (place(65)?, place(66)?);
@@ -371,29 +371,29 @@ impl Record {
     }
 }
 
-fn place_code(place: Place) -> u8 {
+fn place_code(place: PartPlace) -> u8 {
     match place {
-        Place::Inline => 0,
-        Place::Eager => 1,
-        Place::Streamed => 2,
+        PartPlace::Inline => 0,
+        PartPlace::Eager => 1,
+        PartPlace::Streamed => 2,
     }
 }
 
 /// An entry of a table: bytes in the pool, or so many in the message's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum TableEntry {
     /// Where they lie.
     Pool(Span),
     /// How many come with the message.
     Data(u64),
 }
 
-impl Entry {
+impl TableEntry {
     /// As bytes.
     pub fn encode(&self) -> [u8; ENTRY_BYTES] {
         let (at, bytes) = match self {
-            Entry::Pool(span) => (span.at, span.bytes),
-            Entry::Data(bytes) => (NOT_IN_POOL, *bytes),
+            TableEntry::Pool(span) => (span.at, span.bytes),
+            TableEntry::Data(bytes) => (NOT_IN_POOL, *bytes),
         };
         let mut entry = [0; ENTRY_BYTES];
         entry[..8].copy_from_slice(&at.to_le_bytes());
@@ -403,7 +403,7 @@ impl Entry {
 
     /// The entries of a table whose bytes make `total` in all, those in the pool within `pool`.
     /// Fails with `Protocol`.
-    pub fn decode_table(bytes: &[u8], pool: Span, total: u64) -> Result<Vec<Entry>> {
+    pub fn decode_table(bytes: &[u8], pool: Span, total: u64) -> Result<Vec<TableEntry>> {
         let lies = |why: String| Error::new(ErrorKind::Protocol, format!("a table of buffers {why}"));
         let mut entries = Vec::with_capacity(bytes.len() / ENTRY_BYTES);
         let mut reader = Reader::new("table", bytes);
@@ -412,9 +412,9 @@ impl Entry {
             let span = Span { at: reader.u64()?, bytes: reader.u64()? };
             sum = sum.checked_add(span.bytes).ok_or_else(|| lies("overflows".to_owned()))?;
             if span.at == NOT_IN_POOL {
-                entries.push(Entry::Data(span.bytes));
+                entries.push(TableEntry::Data(span.bytes));
             } else if pool.holds(span) {
-                entries.push(Entry::Pool(span));
+                entries.push(TableEntry::Pool(span));
             } else {
                 return Err(lies(format!(
                     "names {} bytes at {}, outside the pool ({} bytes at {})",

@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use zazen_core::ErrorKind;
 use zazen_wire::Message;
-use zazen_wire::shm::{ENTRIES_MAX, ENTRY_BYTES, Entry, Offer, Op, Place, Record, SLOT_BYTES, Span};
+use zazen_wire::shm::{ENTRIES_MAX, ENTRY_BYTES, TableEntry, Offer, Op, PartPlace, Record, SLOT_BYTES, Span};
 
 const POOL: Span = Span { at: 2 << 20, bytes: 32 << 20 };
 
@@ -36,8 +36,8 @@ fn bytes_are_as_they_always_were() {
     );
     let record = Record {
         op: Op::Message,
-        head: Place::Inline,
-        data: Place::Streamed,
+        head: PartPlace::Inline,
+        data: PartPlace::Streamed,
         is_payload: true,
         slots: 5,
         turn: 0x0102_0304,
@@ -49,8 +49,8 @@ fn bytes_are_as_they_always_were() {
     let expected = "010002010500000004030201020003004433221100000000550000000000000000";
     assert_eq!(hex(&slot[64..97]), expected);
     assert_eq!((&slot[..64], &slot[97..]), (&[0xee; 64][..], &[0; 31][..]));
-    assert_eq!(hex(&Entry::Data(9).encode()), "ffffffffffffffff0900000000000000");
-    assert_eq!(hex(&Entry::Pool(Span { at: 4096, bytes: 1 }).encode()), "00100000000000000100000000000000");
+    assert_eq!(hex(&TableEntry::Data(9).encode()), "ffffffffffffffff0900000000000000");
+    assert_eq!(hex(&TableEntry::Pool(Span { at: 4096, bytes: 1 }).encode()), "00100000000000000100000000000000");
 }
 
 #[test]
@@ -140,10 +140,10 @@ proptest! {
             *at == u64::MAX
             || (u128::from(*at) >= low && u128::from(*at) + u128::from(*bytes) <= high);
         let good = entries.iter().all(inside) && sum == u128::from(total);
-        let decoded = Entry::decode_table(&bytes, POOL, total);
+        let decoded = TableEntry::decode_table(&bytes, POOL, total);
         prop_assert_eq!(decoded.is_ok(), good);
         if let Ok(table) = decoded {
-            let again: Vec<u8> = table.iter().flat_map(Entry::encode).collect();
+            let again: Vec<u8> = table.iter().flat_map(TableEntry::encode).collect();
             prop_assert_eq!(again, bytes);
         }
     }
