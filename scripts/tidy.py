@@ -429,6 +429,15 @@ def check_test_names():
                 problem(path, f"has the name of {other}; pytest cannot run both")
 
 
+def check_lines():
+    for path in tracked("*.rs", "*.py", "*.pyi", "*.c", "*.h"):
+        tidy_lines.check_lines(ROOT, path, problem)
+
+
+def check_docs():
+    tidy_docs.check_docs(ROOT, tracked, problem)
+
+
 def main():
     check_dependencies()
     check_purity()
@@ -437,9 +446,8 @@ def main():
     check_circles()
     check_files()
     check_test_names()
-    for path in tracked("*.rs", "*.py", "*.pyi", "*.c", "*.h"):
-        tidy_lines.check_lines(ROOT, path, problem)
-    tidy_docs.check_docs(ROOT, tracked, problem)
+    check_lines()
+    check_docs()
     for line in problems:
         print(line)
     print(f"tidy: {len(problems)} problem(s)")

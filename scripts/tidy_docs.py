@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 
 from tidy_lines import PROSE_MAX
 
+MAP_LINES_MAX = 300
 # Folders of this repository that pages name files in.
 FOLDERS = "bench|bindings|crates|demo|docs|examples|fuzz|packaging|plugins|requirements|scripts|sdk|tests"
 # What programs write there when they run, so that no clone has it.
@@ -87,8 +88,12 @@ def check_paths(root: pathlib.Path, path: str, text: str, report: Report) -> Non
 
 
 def check_map(root: pathlib.Path, tracked: Callable[..., list[str]], report: Report) -> None:
-    """ARCHITECTURE.md names every crate, and each file that it names without a folder exists."""
+    """ARCHITECTURE.md is short, names every crate, and each file that it names without a folder
+    exists."""
     text = (root / "ARCHITECTURE.md").read_text()
+    lines = text.count("\n")
+    if lines > MAP_LINES_MAX:
+        report("ARCHITECTURE.md", f"{lines} lines; the map has at most {MAP_LINES_MAX}")
     for crate in sorted(path.name for path in (root / "crates").iterdir() if (path / "Cargo.toml").exists()):
         if f"**{crate}**" not in text:
             report("ARCHITECTURE.md", f"crate {crate} is not described")
