@@ -306,10 +306,10 @@ const LIES: &[Lie] = &[
         "no request",
     ),
     (
-        "another turn than the call",
+        "another number than the call",
         |lane| {
             let (record, header) = lane.request(ECHO);
-            lane.post(Record { turn: record.turn + 1, ..record }, Some(header));
+            lane.post(Record { call_number: record.call_number + 1, ..record }, Some(header));
         },
         "no request",
     ),
@@ -463,7 +463,7 @@ const LIES: &[Lie] = &[
         |lane| {
             streamed(lane, 1 << 20);
             let (mut record, mut header) = lane.request(ECHO);
-            (record.turn, header.call) = (record.turn - 1, header.call - 1);
+            (record.call_number, header.call) = (record.call_number - 1, header.call - 1);
             lane.post(record, Some(header));
         },
         "no place within a call",
@@ -672,8 +672,8 @@ fn random_scribbling_harms_nobody_else() {
                     let op = [Op::Chunk, Op::Credit, Op::Done][random.below(3) as usize];
                     let at = lane.offer.pool.at + random.below(1 << 17);
                     let span = Span { at, bytes: random.below(1 << 17) };
-                    let turn = lane.call as u32;
-                    lane.post(Record { span, ..Record::of(op, turn) }, None);
+                    let number = lane.call as u32;
+                    lane.post(Record { span, ..Record::of(op, number) }, None);
                 }
                 6 => lane.ring_bell(),
                 _ => lane.send_fds(&request_to(0, FDS, lane.call, b"", b""), 1),

@@ -63,7 +63,7 @@ pub trait Receiver {
 /// A call in progress.
 pub struct Progress<'a> {
     request: &'a Request<'a>,
-    turn: u32,
+    call_number: u32,
     streams_payload: bool,
     streams_input: bool,
     /// Buffers in the pool are named in tables: their bytes are not copied.
@@ -221,7 +221,7 @@ impl<S: System> Client<S> {
         self.tell(receiver, record, &request.header.encode_unsealed(), body)?;
         Ok(Progress {
             request,
-            turn: record.turn,
+            call_number: record.call_number,
             streams_payload: record.head == PartPlace::Streamed,
             streams_input: record.data == PartPlace::Streamed,
             names_input,
@@ -246,7 +246,7 @@ impl<S: System> Client<S> {
             let lender = &mut *receiver;
             let Some(taken) = self.port.take(move |bytes| lender.body(bytes))? else { return Ok(None) };
             let record = taken.record;
-            if record.turn != call.turn {
+            if record.call_number != call.call_number {
                 return Err(Broken("it speaks of another call").into());
             }
             if record.op == Op::Message {
@@ -289,7 +289,7 @@ impl<S: System> Client<S> {
                     self.take_bulk(record.span, call, receiver)?;
                 }
                 self.port.system().fault_point();
-                self.tell_op(receiver, Record::of(Op::Credit, call.turn))
+                self.tell_op(receiver, Record::of(Op::Credit, call.call_number))
             }
             Op::Message | Op::Done => Err(Broken("it says what only a client says").into()),
         }
@@ -313,7 +313,7 @@ impl<S: System> Client<S> {
             self.take_bulk(tail, call, receiver)?;
         }
         if call.used_memory {
-            self.tell_op(receiver, Record::of(Op::Done, call.turn))?;
+            self.tell_op(receiver, Record::of(Op::Done, call.call_number))?;
         }
         match call.request.header.room {
             Some(room) if reply.header.bulk_bytes > room => Err(NO_ROOM.into()),
@@ -336,7 +336,7 @@ impl<S: System> Client<S> {
             }
             self.port.system().fault_point();
             let span = Span { at: piece.at, bytes: filled };
-            self.tell_op(receiver, Record { span, ..Record::of(Op::Chunk, call.turn) })?;
+            self.tell_op(receiver, Record { span, ..Record::of(Op::Chunk, call.call_number) })?;
         }
         Ok(())
     }

@@ -114,12 +114,12 @@ impl Receiver for Answer {
 struct Daemon {
     port: Port<Alone>,
     body: Vec<u8>,
-    turn: u32,
+    call_number: u32,
 }
 
 impl Daemon {
     fn new(region: &Region) -> Daemon {
-        Daemon { port: region.daemon(), body: Vec::new(), turn: 0 }
+        Daemon { port: region.daemon(), body: Vec::new(), call_number: 0 }
     }
 
     fn take(&mut self) -> Option<(Record, [u8; HEADER_BYTES])> {
@@ -133,7 +133,7 @@ impl Daemon {
             Some(&mut body[..])
         });
         let Some(taken) = taken? else { return Ok(None) };
-        self.turn = taken.record.turn;
+        self.call_number = taken.record.call_number;
         Ok(Some((taken.record, taken.header)))
     }
 
@@ -143,13 +143,13 @@ impl Daemon {
     }
 
     fn say(&mut self, op: Op, span: Span, is_payload: bool) {
-        let record = Record { span, is_payload, ..Record::of(op, self.turn) };
+        let record = Record { span, is_payload, ..Record::of(op, self.call_number) };
         self.post(record, [0; HEADER_BYTES], &[]);
     }
 
     fn reply(&mut self, payload: &[u8], bulk_bytes: u64, tail: Span) {
-        let header = header(self.turn.into(), payload.len(), bulk_bytes, None);
-        let record = Record { span: tail, ..Record::of(Op::Message, self.turn) };
+        let header = header(self.call_number.into(), payload.len(), bulk_bytes, None);
+        let record = Record { span: tail, ..Record::of(Op::Message, self.call_number) };
         self.post(record, Header { kind: Kind::Reply, ..header }.encode_unsealed(), payload);
     }
 
@@ -339,9 +339,9 @@ fn a_daemon_that_lies_is_broken_and_nothing_more() {
             let span =
                 Span { at: near(&mut random, region.offer.region_bytes), bytes: near(&mut random, most) };
             let place = [PartPlace::Inline, PartPlace::Eager, PartPlace::Streamed][random.below(3) as usize];
-            let turn = daemon.turn + u32::from(random.below(20) == 0);
+            let call_number = daemon.call_number + u32::from(random.below(20) == 0);
             let record =
-                Record { span, head: place, is_payload: random.below(3) == 0, ..Record::of(op, turn) };
+                Record { span, head: place, is_payload: random.below(3) == 0, ..Record::of(op, call_number) };
             let said = header(1, random.below(300) as usize, random.below(20_000), None);
             let kind = if random.below(10) == 0 { Kind::Request } else { Kind::Reply };
             let body = pattern(random.below(400) as usize);

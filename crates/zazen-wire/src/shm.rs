@@ -278,7 +278,7 @@ pub struct Record {
     /// Slots of this record, the first included.
     pub slots: u16,
     /// The low half of the call's id.
-    pub turn: u32,
+    pub call_number: u32,
     /// Entries of the table of input.
     pub inputs: u16,
     /// Entries of the table of output.
@@ -289,14 +289,14 @@ pub struct Record {
 
 impl Record {
     /// A record of one slot with nothing in it.
-    pub fn of(op: Op, turn: u32) -> Record {
+    pub fn of(op: Op, call_number: u32) -> Record {
         Record {
             op,
             head: PartPlace::Inline,
             data: PartPlace::Inline,
             is_payload: false,
             slots: 1,
-            turn,
+            call_number,
             inputs: 0,
             outputs: 0,
             span: Span { at: 0, bytes: 0 },
@@ -319,7 +319,7 @@ impl Record {
         half[2] = place_code(self.data);
         half[3] = u8::from(self.is_payload);
         half[4..6].copy_from_slice(&self.slots.to_le_bytes());
-        half[8..12].copy_from_slice(&self.turn.to_le_bytes());
+        half[8..12].copy_from_slice(&self.call_number.to_le_bytes());
         half[12..14].copy_from_slice(&self.inputs.to_le_bytes());
         half[14..16].copy_from_slice(&self.outputs.to_le_bytes());
         half[16..24].copy_from_slice(&self.span.at.to_le_bytes());
@@ -351,7 +351,7 @@ impl Record {
         };
         let (head, data) = (place(65)?, place(66)?);
         let is_payload = slot[67] != 0;
-        let (slots, turn) = (u16_at(68), u32_at(72));
+        let (slots, call_number) = (u16_at(68), u32_at(72));
         let (inputs, outputs) = (u16_at(76), u16_at(78));
         let span = Span { at: u64_at(80), bytes: u64_at(88) };
         if slots == 0 || u32::from(slots) > ring_slots {
@@ -362,7 +362,7 @@ impl Record {
                 "has tables of {inputs} and {outputs} entries, beyond the limit of {ENTRIES_MAX}"
             )));
         }
-        Ok((Record { op, head, data, is_payload, slots, turn, inputs, outputs, span }, header))
+        Ok((Record { op, head, data, is_payload, slots, call_number, inputs, outputs, span }, header))
     }
 
     /// Bytes of its tables.

@@ -40,7 +40,7 @@ fn bytes_are_as_they_always_were() {
         data: PartPlace::Streamed,
         is_payload: true,
         slots: 5,
-        turn: 0x0102_0304,
+        call_number: 0x0102_0304,
         inputs: 2,
         outputs: 3,
         span: Span { at: 0x1122_3344, bytes: 0x55 },

@@ -245,7 +245,7 @@ impl Lane {
     fn request(&mut self, taken: &Taken) -> std::result::Result<Request, Failure> {
         let record = taken.record;
         let header = Header::decode_unsealed(&taken.header)?;
-        if header.kind != Kind::Request || header.status != 0 || header.call as u32 != record.turn {
+        if header.kind != Kind::Request || header.status != 0 || header.call as u32 != record.call_number {
             return Err(lied("a ring brings what is no request"));
         }
         let table_bytes = record.table_bytes();
@@ -267,7 +267,7 @@ impl Lane {
         let tables = Tables::decode(&record, &header, body, locked.pool().span())?;
         let streamed_head = if record.head == PartPlace::Streamed { head_bytes as u64 } else { 0 };
         let streamed_data = if record.data == PartPlace::Streamed { tables.data_bytes } else { 0 };
-        locked.begin(record.turn, streamed_head.saturating_add(streamed_data))?;
+        locked.begin(record.call_number, streamed_head.saturating_add(streamed_data))?;
         let data = data_at_hand(&record, head_bytes, tables.data_bytes, body, &locked)?;
         bulk.begin(0);
         if record.head == PartPlace::Streamed {
