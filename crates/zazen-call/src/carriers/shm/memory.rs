@@ -78,8 +78,8 @@ impl Treasury {
         self.state().budget.try_take(bytes)
     }
 
-    /// Takes `bytes` for a transfer of `client`, when a place is free; the transfer's ticket. Waits at most
-    /// `patience` for memory.
+    /// Takes `bytes` for a transfer of `client`, when a place is free; the transfer's ticket. Waits
+    /// at most `patience` for memory.
     fn begin(&self, client: u64, bytes: u64, patience: Duration) -> Option<u64> {
         let mut state = self.state();
         state.last_ticket += 1;
