@@ -164,7 +164,7 @@ def table(disk: str, samples: dict, rate) -> Table:
         busy = max(cell["cpu_share"] for ranks in readers for cell in samples[disk, kind, name, ranks])
         rows.append([f"{name}, {kind}", *cells, round(100 * busy)])
     columns = [
-        "frames, admission",
+        "frames, readers",
         *(f"{ranks} reader{'s' * (ranks > 1)}" for ranks in readers),
         "busiest CPU",
     ]

@@ -4,7 +4,7 @@
 //! Facts only: `zazen doctor` judges them, because it sees all nodes. A fact that the kernel does
 //! not give is null.
 
-use crate::admission::disk_kind;
+use crate::disk_readers::disk_kind;
 use crate::node::Node;
 use crate::node_store::CacheDisk;
 use serde_json::{Map, Value, json};

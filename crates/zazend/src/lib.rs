@@ -5,7 +5,7 @@
 //! its source; one miss is one fetch, however many ask. The daemon is a library with a thin `main`,
 //! so that tests run it in their own process.
 
-pub mod admission;
+pub mod disk_readers;
 pub mod backing_roots;
 mod batch;
 pub mod check;
