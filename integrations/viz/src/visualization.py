@@ -45,8 +45,7 @@ def world() -> Any:
     """
     import sys
 
-    launched = any(name in os.environ for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"))
-    if "mpi4py.MPI" not in sys.modules and not launched:
+    if "mpi4py.MPI" not in sys.modules and not _zazen.is_launched():
         return Alone()
     try:
         from mpi4py import MPI
