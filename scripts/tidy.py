@@ -8,6 +8,7 @@
 - files of a crate do not import each other in circles: each can be read after those that it
   imports;
 - dependencies come under licences that may be shipped with an Apache-2.0 product;
+- a few words are the name of one type only, so that each keeps its one meaning;
 - no file grows past the limit, none is empty, no unfinished code lands, every decision page is
   listed;
 - no line is too wide (scripts/tidy_lines.py);
@@ -159,6 +160,15 @@ BANS = [
         {"crates/zazen-vopr/src/main.rs": "says how long the simulated runs took"},
     ),
 ]
+
+# Names of types that once had several meanings; each is defined in one file only.
+ONE_MEANING = {
+    "Call": "crates/zazen-call/src/service.rs",
+    "Entry": "crates/zazen-namespace/src/operation.rs",
+    "Opened": "crates/zazen-mount/src/tree.rs",
+    "Place": "crates/zazen-namespace/src/attributes.rs",
+    "Stat": "crates/zazen-cli/src/commands/stat.rs",
+}
 
 LINES_MAX = 800
 # Generated: it has as many lines as the interface has words.
@@ -419,6 +429,18 @@ def check_files():
             problem(path, "is not listed in ARCHITECTURE.md")
 
 
+def check_one_meaning():
+    defines = re.compile(rf"\b(struct|enum|trait|type|union) ({'|'.join(ONE_MEANING)})\b")
+    for path in tracked("*.rs"):
+        for number, line in enumerate((ROOT / path).read_text().splitlines(), 1):
+            found = defines.search(line.split("//")[0])
+            if found and path != ONE_MEANING[found[2]]:
+                problem(
+                    f"{path}:{number}",
+                    f"{found[2]} means what {ONE_MEANING[found[2]]} says; take another name",
+                )
+
+
 def check_test_names():
     """One pytest run imports its test files by their bare names, so two of one name stop it."""
     for folders in (["bindings/python/tests", "tests"], ["integrations"]):
@@ -445,6 +467,7 @@ def main():
     check_reach()
     check_circles()
     check_files()
+    check_one_meaning()
     check_test_names()
     check_lines()
     check_docs()

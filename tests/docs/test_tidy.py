@@ -1,5 +1,5 @@
-"""scripts/tidy.py refuses what it says it refuses: each offence is planted in a copy of the sources,
-and found there."""
+"""scripts/tidy.py refuses what it says it refuses: each offence is planted in a copy of the
+sources, and found there."""
 
 import importlib
 import pathlib
@@ -41,7 +41,7 @@ RUST = {
         "a clock or randomness does not belong here",
     ),
     "crates/zazen-assign/src/planted_file.rs": (
-        "fn read() -> std::io::Result<Vec<u8>> {\n    std::fs::read(\"x\")\n}\n",
+        'fn read() -> std::io::Result<Vec<u8>> {\n    std::fs::read("x")\n}\n',
         "what is pure touches the machine",
     ),
     "plugins/stream/src/ring.rs": (None, "what is pure touches the machine"),
@@ -49,8 +49,9 @@ RUST = {
         "fn start() {\n    std::thread::spawn(|| ());\n}\n",
         "what is pure touches the machine",
     ),
+    "crates/zazen-env/src/planted_word.rs": ("pub struct Entry;\n", "take another name"),
     "crates/zazen-env/src/planted_code.rs": (
-        f"const PLANTED: &str = \"{LONG}\";\n",
+        f'const PLANTED: &str = "{LONG}";\n',
         "code has at most 110",
     ),
     "crates/zazen-env/src/planted_comment.rs": (f"// {LONG[:98]}\n", "a comment of 101 columns"),
@@ -114,8 +115,8 @@ def test_each_planted_file_is_refused(copy):
             text = "fn planted() {\n    std::process::exit(1)\n}\n" + file.read_text()
         (root / name).write_text(text)
     checks = [
-        tidy.check_purity, tidy.check_bans, tidy.check_reach, tidy.check_files, tidy.check_test_names,
-        tidy.check_lines, tidy.check_docs,
+        tidy.check_purity, tidy.check_bans, tidy.check_reach, tidy.check_files, tidy.check_one_meaning,
+        tidy.check_test_names, tidy.check_lines, tidy.check_docs,
     ]  # fmt: skip
     said = said_by(tidy, *checks)
     for name, (_, expected) in planted.items():

@@ -6,7 +6,7 @@ use crate::runset::zazen_runset_t;
 use crate::status::{ask, guard, invalid};
 use std::ffi::{CString, c_char};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use zazen_client::{Mine, FrameLocation, PlaceReader};
+use zazen_client::{FrameLocation, Mine, PlaceReader};
 use zazen_core::{Error, ErrorKind, Result};
 
 /// An iteration over the paths of frames. One thread at a time. In a forked child it fails; begin

@@ -18,7 +18,7 @@ use zazen_call::{ServerLimits, ShmLimits};
 use zazen_core::ErrorKind;
 use zazen_wire::Message;
 use zazen_wire::header::{Header, Kind};
-use zazen_wire::shm::{ASK, BELL, TableEntry, FDS, MOVE, Offer, Op, PartPlace, Record, SLOT_BYTES, Span};
+use zazen_wire::shm::{ASK, BELL, FDS, MOVE, Offer, Op, PartPlace, Record, SLOT_BYTES, Span, TableEntry};
 
 const STALL: Duration = Duration::from_millis(400);
 
@@ -622,8 +622,9 @@ fn nearly_right(lane: &mut RawLane, random: &mut Random) {
     if header.function == GATE || header.function == NAP {
         header.function = SLURP;
     }
-    let place =
-        |random: &mut Random| [PartPlace::Inline, PartPlace::Eager, PartPlace::Streamed][random.below(3) as usize];
+    let place = |random: &mut Random| {
+        [PartPlace::Inline, PartPlace::Eager, PartPlace::Streamed][random.below(3) as usize]
+    };
     (record.head, record.data) = (place(random), place(random));
     let size = [0, 1, 100, 4096, 70_000, 1 << 20, 1 << 39][random.below(7) as usize];
     header.bulk_bytes = size;

@@ -9,7 +9,7 @@
 //! checked when the disk is made, the folders of a dataset when the dataset is opened, and each
 //! file when it is opened.
 
-use crate::disk::{Disk, DiskFile, DiskPath, MARK_BIT, FileStat};
+use crate::disk::{Disk, DiskFile, DiskPath, FileStat, MARK_BIT};
 use crate::ownership::{self, Trust};
 use rustix::fs::{
     AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags,

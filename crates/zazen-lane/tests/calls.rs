@@ -9,7 +9,7 @@ use zazen_lane::{
     Broken, Client, End, Geometry, Port, Receiver, Request, Rouse, Source, System, Target, View,
 };
 use zazen_wire::header::{HEADER_BYTES, Header, Kind};
-use zazen_wire::shm::{ENTRY_BYTES, TableEntry, Offer, Op, PartPlace, REGION_VERSION, Record, Span};
+use zazen_wire::shm::{ENTRY_BYTES, Offer, Op, PartPlace, REGION_VERSION, Record, Span, TableEntry};
 
 /// A system in which nobody sleeps, and each look at the clock takes a microsecond.
 #[derive(Default)]
@@ -200,7 +200,10 @@ fn what_is_small_is_one_record_each_way() {
         let mut progress = client.begin(&request, &mut answer).unwrap();
         assert!(client.advance(&mut progress, &mut answer).unwrap().is_none());
         let (record, header) = daemon.take().unwrap();
-        assert_eq!((record.op, record.head, record.data), (Op::Message, PartPlace::Inline, PartPlace::Inline));
+        assert_eq!(
+            (record.op, record.head, record.data),
+            (Op::Message, PartPlace::Inline, PartPlace::Inline)
+        );
         assert_eq!(Header::decode_unsealed(&header).unwrap(), request.header);
         assert_eq!(daemon.body[..payload.len()], payload);
         assert_eq!(daemon.body[payload.len()..payload.len() + 3000], data);

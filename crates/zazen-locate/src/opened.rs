@@ -116,6 +116,7 @@ fn by_pattern(text: &str, brace: usize) -> Result<OpenedIndex> {
         return Err(Error::new(ErrorKind::NotFound, format!("{text}: no file has such a name")));
     }
     let index = Index { steps };
-    let place = IndexFiles { directory: directory.to_owned(), steps: index.files(), template: Some(template) };
+    let place =
+        IndexFiles { directory: directory.to_owned(), steps: index.files(), template: Some(template) };
     Ok(OpenedIndex { index, place, index_files: Vec::new(), hdfs: None })
 }

@@ -21,8 +21,8 @@ use zazen_wire::Message;
 
 /// How long another node may take to answer.
 const THERE: Duration = Duration::from_secs(10);
-/// How long one turn works.
-const TURN: Duration = Duration::from_secs(1);
+/// How long one pass works.
+const PASS: Duration = Duration::from_secs(1);
 /// Disks whose fill differs by less than so many hundredths are equally full.
 const SLACK: u64 = 3;
 
@@ -106,7 +106,7 @@ impl NamespaceNode {
         if !done.running {
             return;
         }
-        let until = Instant::now() + TURN;
+        let until = Instant::now() + PASS;
         let mut folder = folder;
         while Instant::now() < until {
             let listed = self.objects.folder(folder).filter(|_| self.balance_target(me, 0).is_some());
@@ -217,7 +217,7 @@ impl NamespaceNode {
 
     /// The holder gives a file away to this node, which has a copy.
     pub(crate) fn take_idle(&self, name: ObjectName) -> std::result::Result<(), Errno> {
-        let _turn = self.turn(name.id);
+        let _telling = self.telling(name.id);
         self.objects.open(name)?;
         let take = TakeOver { id: name.id, generation: name.generation, idle: true };
         self.route_one(root(), Operation::TakeOver(take)).map(drop)

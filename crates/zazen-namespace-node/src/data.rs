@@ -407,7 +407,7 @@ impl NamespaceNode {
         if act.what != namespace_fn::TRUNCATE {
             return objects::act(object, act);
         }
-        let _turn = self.turn(name.id);
+        let _telling = self.telling(name.id);
         lock(&self.committed).remove(&name);
         let done = objects::act(object, act)?;
         if act.offset == 0 {
@@ -520,7 +520,7 @@ impl NamespaceNode {
     /// Tells the metadata the length and times of an object of this node, unless it knows them.
     /// Whether there was something to tell. `ESTALE` if the file has other bytes by now.
     pub(crate) fn commit_object(&self, name: ObjectName, by_root: bool) -> Result<bool, Errno> {
-        let _turn = self.turn(name.id);
+        let _telling = self.telling(name.id);
         let stat = objects::stat(&*self.objects.open(name)?)?;
         let seen = (stat.bytes, stat.blocks, stat.modified_ns);
         self.waiting.note(name, &stat);

@@ -134,7 +134,7 @@ impl NamespaceNode {
     /// Removes an object that no inode named a moment ago, if that is still so.
     fn remove_leftover(&self, me: NodeNo, name: ObjectName, done: &mut Scrubbed) {
         // No copy comes in meanwhile.
-        let _turn = self.turn(name.id);
+        let _telling = self.telling(name.id);
         let Ok(object) = self.objects.open(name) else { return };
         // An inode's row is made before its object, and names it from then on. A copy is named
         // later.

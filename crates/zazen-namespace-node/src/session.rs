@@ -569,7 +569,7 @@ impl NamespaceNode {
             if !mode.truncate {
                 self.check_open(name, &object, mode.write)?;
             }
-            let turn = self.turn(name.id);
+            let telling = self.telling(name.id);
             let stat = objects::stat(&object)?;
             if stat.bytes < attributes.bytes && !place.writing {
                 tracing::error!(
@@ -588,7 +588,7 @@ impl NamespaceNode {
             if told {
                 self.note_committed(name, (stat.bytes, stat.blocks, stat.modified_ns), false);
             }
-            drop(turn);
+            drop(telling);
             if !told && !place.writing && !mode.truncate {
                 lock(&self.committed).remove(&name);
                 self.commit_object(name, false)?;

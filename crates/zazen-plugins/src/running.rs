@@ -115,7 +115,10 @@ static OPS: CallOps = CallOps {
 };
 
 /// Runs `dispatch` on the request.
-pub(crate) fn run(dispatch: unsafe extern "C" fn(*mut abi::PluginCall) -> i32, request: Request<'_>) -> Answer {
+pub(crate) fn run(
+    dispatch: unsafe extern "C" fn(*mut abi::PluginCall) -> i32,
+    request: Request<'_>,
+) -> Answer {
     let out_count = request.sizes.len() - request.in_count;
     let head_bytes = ANSWER_HEAD_BYTES + 8 * out_count;
     let message = &request.carried.payload[request.message_at..];

@@ -4,7 +4,7 @@
 //! Invariant: a regular file is read and written in full, as the kernel does, though one call
 //! carries at most `BYTES_MAX`. After an error, the result is what was moved before it.
 
-use crate::far::{BYTES_MAX, OFFSET, Destination, far, place};
+use crate::far::{BYTES_MAX, Destination, OFFSET, far, place};
 use crate::real::{aliases, give, hooks};
 use crate::table::{self, FarFile};
 use crate::{descriptors, fault, transport};

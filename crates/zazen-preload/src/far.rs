@@ -15,8 +15,8 @@ mod stubs {
 pub(crate) use stubs::raw;
 
 pub(crate) use zazen_forward_api::structures::{
-    Address, BYTES_MAX, HELLO_EXEC, HELLO_FORK, HELLO_JOIN, HELLO_NEW, Hello, Lock, OFFSET, PxOpened, PollFd,
-    ROOT, PxStat, StatFs, Times,
+    Address, BYTES_MAX, HELLO_EXEC, HELLO_FORK, HELLO_JOIN, HELLO_NEW, Hello, Lock, OFFSET, PollFd, PxOpened,
+    PxStat, ROOT, StatFs, Times,
 };
 
 /// A hello of this process.
@@ -318,8 +318,17 @@ fn relative_to_far(
     }
 }
 
-fn relative_to_local(dir: c_int, bytes: &[u8], path: *const c_char, text: &mut Text) -> Result<Destination, c_int> {
-    let here = if dir == libc::AT_FDCWD && cwd::is_near() { Destination::Near(path) } else { Destination::Local(path) };
+fn relative_to_local(
+    dir: c_int,
+    bytes: &[u8],
+    path: *const c_char,
+    text: &mut Text,
+) -> Result<Destination, c_int> {
+    let here = if dir == libc::AT_FDCWD && cwd::is_near() {
+        Destination::Near(path)
+    } else {
+        Destination::Local(path)
+    };
     if dir == libc::AT_FDCWD && !cwd::is_above_a_prefix() && !paths::climbs(bytes) {
         return Ok(here);
     }

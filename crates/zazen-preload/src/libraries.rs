@@ -4,7 +4,7 @@
 //! own path, so `$ORIGIN` and everything else that depends on the file's place works. From another
 //! node, a library is a copy in memory; the libraries that it needs must be on this machine.
 
-use crate::far::{PxOpened, Destination, far, far_path, place};
+use crate::far::{Destination, PxOpened, far, far_path, place};
 use crate::real::{self, system_call};
 use crate::table::{self, FarFile};
 use crate::{data, state};

@@ -1,6 +1,6 @@
 //! stat and its kin, permissions, owners, times, extended attributes.
 
-use crate::far::{EMPTY, Destination, PxStat, StatFs, Times, by_number, far, link_to_far, place};
+use crate::far::{Destination, EMPTY, PxStat, StatFs, Times, by_number, far, link_to_far, place};
 use crate::real::{aliases, give, hooks};
 use crate::{fault, table};
 use std::ffi::{c_char, c_int, c_uint, c_void};

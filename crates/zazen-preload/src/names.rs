@@ -1,6 +1,6 @@
 //! Names: rename, link, unlink, mkdir, links, the working directory.
 
-use crate::far::{EMPTY, PxOpened, Destination, by_number, far, far_name, link_to_far, place};
+use crate::far::{Destination, EMPTY, PxOpened, by_number, far, far_name, link_to_far, place};
 use crate::real::{aliases, errno, give, hooks, set_errno};
 use crate::table::{self, FarFile};
 use crate::{cwd, fault, near, state};
@@ -38,16 +38,21 @@ unsafe fn two(
     // SAFETY: the program's strings.
     let places = unsafe { (place(from.0, from.1, &mut text), place(to.0, to.1, &mut other)) };
     match places {
-        (Ok(Destination::Local(from) | Destination::Near(from)), Ok(Destination::Local(to) | Destination::Near(to))) => {
-            local(from, to)
-        }
+        (
+            Ok(Destination::Local(from) | Destination::Near(from)),
+            Ok(Destination::Local(to) | Destination::Near(to)),
+        ) => local(from, to),
         (Ok(Destination::Far(a, from)), Ok(Destination::Far(b, to))) => give(far((a, from), (b, to))),
         (Err(error), _) | (_, Err(error)) => give(Err(error)),
         // Two file systems, though a directory or a source that isn't there comes first.
-        (Ok(Destination::Local(from) | Destination::Near(from)), Ok(Destination::Far(dir, to))) if !is_open(at.0) => {
+        (Ok(Destination::Local(from) | Destination::Near(from)), Ok(Destination::Far(dir, to)))
+            if !is_open(at.0) =>
+        {
             give(far((NOBODY, from), (dir, to)))
         }
-        (Ok(Destination::Far(dir, from)), Ok(Destination::Local(to) | Destination::Near(to))) if !is_open(at.1) => {
+        (Ok(Destination::Far(dir, from)), Ok(Destination::Local(to) | Destination::Near(to)))
+            if !is_open(at.1) =>
+        {
             give(far((dir, from), (NOBODY, to)))
         }
         (Ok(Destination::Far(dir, from)), _) => {
@@ -56,7 +61,9 @@ unsafe fn two(
             let exists = far!(px_stat(dir, from, flags, libc::STATX_TYPE, (&raw mut found).cast()));
             give(exists.and(Err(libc::EXDEV)))
         }
-        (Ok(Destination::Local(_) | Destination::Near(_)), Ok(Destination::Far(..))) => give(Err(libc::EXDEV)),
+        (Ok(Destination::Local(_) | Destination::Near(_)), Ok(Destination::Far(..))) => {
+            give(Err(libc::EXDEV))
+        }
     }
 }
 
@@ -132,7 +139,9 @@ hooks! {
         let mut there = Text::new();
         match place(at, path, &mut Text::new()) {
             Ok(Destination::Local(path)) if !is_near_folder(at) => next(target, at, path),
-            Ok(Destination::Local(path) | Destination::Near(path)) => next(target_there(target, &mut there), at, path),
+            Ok(Destination::Local(path) | Destination::Near(path)) => {
+                next(target_there(target, &mut there), at, path)
+            }
             Ok(Destination::Far(dir, path)) => give(link_to(target, dir, path)),
             Err(error) => give(Err(error)),
         }

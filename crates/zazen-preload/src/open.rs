@@ -1,6 +1,6 @@
 //! Opening: every name that libc has for it.
 
-use crate::far::{PxOpened, Destination, far, place};
+use crate::far::{Destination, PxOpened, far, place};
 use crate::real::{aliases, give, hooks};
 use crate::table::{self, FarFile};
 use crate::{state, transport};
@@ -248,7 +248,10 @@ unsafe fn fill_template(
 /// Whether a template is of a forwarded path.
 unsafe fn is_far(path: *const c_char) -> bool {
     // SAFETY: the caller's string.
-    matches!(unsafe { place(libc::AT_FDCWD, path, &mut Text::new()) }, Ok(Destination::Near(_) | Destination::Far(..)))
+    matches!(
+        unsafe { place(libc::AT_FDCWD, path, &mut Text::new()) },
+        Ok(Destination::Near(_) | Destination::Far(..))
+    )
 }
 
 unsafe fn make_file(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {

@@ -7,7 +7,7 @@
 //!
 //! Invariant: every program that is started gets this library's settings in its environment.
 
-use crate::far::{self, HELLO_EXEC, HELLO_FORK, Destination, far, place};
+use crate::far::{self, Destination, HELLO_EXEC, HELLO_FORK, far, place};
 use crate::real::{give, hooks, set_errno, system_call};
 use crate::table::{self, FarFile};
 use crate::{cwd, data, libraries, near, state, supervised, transport};
@@ -525,7 +525,9 @@ hooks! {
                     Err(error) => error,
                 }
             }
-            Ok(Destination::Local(path)) => next(pid, path, actions, attributes, arguments, environment.as_ptr()),
+            Ok(Destination::Local(path)) => {
+                next(pid, path, actions, attributes, arguments, environment.as_ptr())
+            }
             Ok(Destination::Near(here)) => match near_script(here) {
                 Err(error) => error,
                 Ok(Some((interpreter, argument))) => {

@@ -45,7 +45,10 @@ struct Walk {
 
 fn is_far(path: *const c_char) -> bool {
     // SAFETY: the program's string.
-    matches!(unsafe { place(libc::AT_FDCWD, path, &mut Text::new()) }, Ok(Destination::Near(_) | Destination::Far(..)))
+    matches!(
+        unsafe { place(libc::AT_FDCWD, path, &mut Text::new()) },
+        Ok(Destination::Near(_) | Destination::Far(..))
+    )
 }
 
 hooks! {

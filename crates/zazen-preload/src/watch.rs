@@ -2,7 +2,7 @@
 //! is watched through a descriptor of it. Elsewhere no watch is to be had: ENOSPC, as when the
 //! kernel has none left, for which programs have another way.
 
-use crate::far::{PxOpened, Destination, far, place};
+use crate::far::{Destination, PxOpened, far, place};
 use crate::real::{hooks, set_errno};
 use crate::table;
 use std::ffi::{c_char, c_int, c_uint};

@@ -10,7 +10,7 @@ use crate::far::{self, Far, px};
 use crate::filter::{SYS_FCHMODAT2, SYS_RENAMEAT};
 use crate::identity::Identity;
 use crate::notify::{Listener, Notice, Outcome, Reply, errno};
-use crate::places::{Resolver, Places};
+use crate::places::{Places, Resolver};
 use crate::target::{Status, Target, View, enterable, may_enter};
 use crate::{fifo, records};
 use std::ffi::{CStr, CString, c_int};
@@ -18,7 +18,7 @@ use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use zazen_forward_api::paths::PATH_MAX;
-use zazen_forward_api::structures::{ROOT, PxStat, StatFs};
+use zazen_forward_api::structures::{PxStat, ROOT, StatFs};
 
 const HERE: i32 = libc::AT_FDCWD;
 const BUFFER_MAX: usize = 65536;

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use zazen_forward_api::near::Folder;
 use zazen_forward_api::paths;
-use zazen_forward_api::structures::{ROOT, PxStat};
+use zazen_forward_api::structures::{PxStat, ROOT};
 
 /// The folders of `forward`'s prefixes, in the form of `zazen_forward_api::near`, as this process's
 /// user reaches them through the daemon behind `socket`. `None` if the daemon does not answer.

@@ -4,7 +4,7 @@
 //! back. With `-C` it reads what the next node's ranks wrote. Bytes lie on the writer's own disk;
 //! a shared file's metadata is on one node.
 
-use crate::program::{At, MetaOp, Op, MetadataNode, Program};
+use crate::program::{At, MetaOp, MetadataNode, Op, Program};
 use zazen_core::{Error, ErrorKind, Result, byte_size};
 
 /// The most transfers of a rank.

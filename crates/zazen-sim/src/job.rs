@@ -4,7 +4,7 @@
 
 use crate::cluster::Cluster;
 use crate::network::Fidelity;
-use crate::program::{At, LOOPS_MAX, MetaOp, Op, MetadataNode, Program};
+use crate::program::{At, LOOPS_MAX, MetaOp, MetadataNode, Op, Program};
 use crate::queue::NODES_MAX;
 use crate::spread::Spread;
 use crate::topology;

@@ -363,7 +363,14 @@ impl World<'_> {
         }
         let node = self.keepers.primary(partition);
         let place = self.places.len() as u32;
-        self.places.push(HostedPartition { partition: fresh, node, waiting: 0, ticks: 0, is_ticking: false, log });
+        self.places.push(HostedPartition {
+            partition: fresh,
+            node,
+            waiting: 0,
+            ticks: 0,
+            is_ticking: false,
+            log,
+        });
         self.found.insert(partition.0, place);
         place
     }

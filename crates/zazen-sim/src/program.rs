@@ -202,11 +202,12 @@ mod tests {
 
     #[test]
     fn totals_count_loops() {
-        let program = Program::new().then("open", Op::Meta(MetaOp::Open, MetadataNode::Own)).repeat(3, 0, |outer| {
-            outer
-                .then("write", Op::Write(10, At::Local))
-                .repeat(4, 1, |inner| inner.then("read", Op::Read(1, At::Next)))
-        });
+        let program =
+            Program::new().then("open", Op::Meta(MetaOp::Open, MetadataNode::Own)).repeat(3, 0, |outer| {
+                outer
+                    .then("write", Op::Write(10, At::Local))
+                    .repeat(4, 1, |inner| inner.then("read", Op::Read(1, At::Next)))
+            });
         assert_eq!(program.totals(), (1 + 3 * (1 + 4), 3 * (10 + 4)));
         assert_eq!(Program::new().totals(), (0, 0));
     }

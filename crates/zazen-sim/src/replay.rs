@@ -5,7 +5,7 @@
 //! was. Where a log has only totals ([`Counted`]), operations are *synthesised*: of equal size, at
 //! equal distances between the first and the last. A result that rests on them says so.
 
-use crate::program::{At, MetaOp, Op, MetadataNode, Program, Step};
+use crate::program::{At, MetaOp, MetadataNode, Op, Program, Step};
 use crate::spread::Spread;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

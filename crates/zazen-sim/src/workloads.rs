@@ -1,7 +1,7 @@
 //! The workloads that come with the simulator. To add one, write a function that returns a
 //! [`Work`], and add it to [`ALL`] (docs/simulator.md walks through it).
 
-use crate::program::{At, MetaOp, Op, MetadataNode, Program};
+use crate::program::{At, MetaOp, MetadataNode, Op, Program};
 use crate::work::{Assign, Names, Push, Work};
 use zazen_core::{Error, ErrorKind, Result};
 
@@ -179,9 +179,11 @@ fn write_shared(_: u32) -> Work {
 }
 
 fn reads(times: u32, bytes: u64, at: At) -> Program {
-    Program::new()
-        .then("lookup", Op::Meta(MetaOp::Lookup, MetadataNode::Hashed))
-        .repeat(times, 0, |program| program.then("read", Op::Read(bytes, at)))
+    Program::new().then("lookup", Op::Meta(MetaOp::Lookup, MetadataNode::Hashed)).repeat(
+        times,
+        0,
+        |program| program.then("read", Op::Read(bytes, at)),
+    )
 }
 
 fn read_local(_: u32) -> Work {

@@ -12,7 +12,7 @@ use crate::network::{Fidelity, Network, NetworkEvent};
 use crate::outcome::{Outcome, Phase};
 use crate::placement::owner;
 use crate::prefetch::soon;
-use crate::program::{At, LOOPS_MAX, MetaOp, Op, MetadataNode, Program};
+use crate::program::{At, LOOPS_MAX, MetaOp, MetadataNode, Op, Program};
 use crate::queue::Queue;
 use crate::random::{Random, Stream, mix};
 use crate::shared_store::SharedStore;

@@ -5,7 +5,7 @@ use crate::fences::BLOCK_RECORDS;
 use crate::log::plan_reads;
 use crate::record::{Record, RecordOp, Storage};
 use crate::segments;
-use crate::types::{EntriesCursor, CachedFrame, POSITION_FILES};
+use crate::types::{CachedFrame, EntriesCursor, POSITION_FILES};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use zazen_core::{Origin, Result, RunSet, Source};

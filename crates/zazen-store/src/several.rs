@@ -12,7 +12,7 @@ use crate::activity::ScanGuard;
 use crate::put::Put;
 use crate::store::Store;
 use crate::superseded::Superseded;
-use crate::types::{DatasetSummary, EntriesCursor, CachedFrame, OpenFrame, Space, Stored};
+use crate::types::{CachedFrame, DatasetSummary, EntriesCursor, OpenFrame, Space, Stored};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -9,7 +9,7 @@ use crate::record::{Record, RecordOp, Storage};
 use crate::registry;
 use crate::room::{Room, on_disk};
 use crate::state::State;
-use crate::types::{DatasetSummary, EntriesCursor, CachedFrame, OpenFrame, Space, StoreConfig};
+use crate::types::{CachedFrame, DatasetSummary, EntriesCursor, OpenFrame, Space, StoreConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};

@@ -4,7 +4,7 @@ use crate::mutant::Mutant;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zazen_core::Result;
-use zazen_env::{DiskFile, DiskPath, SimDisk, SimFile, FileStat, WatchedDisk};
+use zazen_env::{DiskFile, DiskPath, FileStat, SimDisk, SimFile, WatchedDisk};
 use zazen_store::Store;
 
 /// The disk that a node's store sees.

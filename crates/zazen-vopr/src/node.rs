@@ -19,7 +19,7 @@ use zazen_frames::misses::Misses;
 use zazen_frames::outage::Health;
 use zazen_frames::scan::Proof;
 use zazen_frames::shares::Shares;
-use zazen_store::{EntriesCursor, CachedFrame, Put, ScanGuard, Store, StoreConfig};
+use zazen_store::{CachedFrame, EntriesCursor, Put, ScanGuard, Store, StoreConfig};
 use zazen_wire::header::Header;
 
 /// A clock that is off by some time and runs at a rate of its own.

@@ -394,8 +394,9 @@ impl World {
                         let stat = self.opens(at.0, frame, who.as_ref())?;
                         let proof = Proof { source: frame.source()?, stat, at_ns: local_ns };
                         let entry = store.entry(&series, number)?;
-                        let covered =
-                            |entry: &CachedFrame| proof.covers(Validate::Always, (&entry.meta, &entry.source));
+                        let covered = |entry: &CachedFrame| {
+                            proof.covers(Validate::Always, (&entry.meta, &entry.source))
+                        };
                         let stale = entry.filter(|entry| !covered(entry));
                         let origin = stale.as_ref().map(|entry| refetched_as(&entry.meta, entry.origin));
                         stale.iter().for_each(|entry| self.drops_stale(at.0, &store, dataset, entry));

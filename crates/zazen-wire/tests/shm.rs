@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use zazen_core::ErrorKind;
 use zazen_wire::Message;
-use zazen_wire::shm::{ENTRIES_MAX, ENTRY_BYTES, TableEntry, Offer, Op, PartPlace, Record, SLOT_BYTES, Span};
+use zazen_wire::shm::{ENTRIES_MAX, ENTRY_BYTES, Offer, Op, PartPlace, Record, SLOT_BYTES, Span, TableEntry};
 
 const POOL: Span = Span { at: 2 << 20, bytes: 32 << 20 };
 
@@ -50,7 +50,10 @@ fn bytes_are_as_they_always_were() {
     assert_eq!(hex(&slot[64..97]), expected);
     assert_eq!((&slot[..64], &slot[97..]), (&[0xee; 64][..], &[0; 31][..]));
     assert_eq!(hex(&TableEntry::Data(9).encode()), "ffffffffffffffff0900000000000000");
-    assert_eq!(hex(&TableEntry::Pool(Span { at: 4096, bytes: 1 }).encode()), "00100000000000000100000000000000");
+    assert_eq!(
+        hex(&TableEntry::Pool(Span { at: 4096, bytes: 1 }).encode()),
+        "00100000000000000100000000000000"
+    );
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Puts a daemon together from its settings, and takes it down in order.
 
-use crate::disk_readers::{READERS_MAX, SPINNING_READERS, disk_kind};
 use crate::backing_roots::{BackingRoots, CacheState};
 use crate::config::{CacheSpec, Config, DEFAULT_BUDGET_PERCENT};
 use crate::counters::Counters;
+use crate::disk_readers::{READERS_MAX, SPINNING_READERS, disk_kind};
 use crate::fetcher::Fetcher;
 use crate::layouts::Layouts;
 use crate::metrics::MetricsPage;

@@ -270,7 +270,12 @@ impl Hands<'_> {
 }
 
 /// Reads a whole frame from its opened source, for want of room in the cache.
-pub fn read_inline(opened: &OpenedDataset, source: &Source, number: u64, file: &dyn SourceFile) -> Result<Vec<u8>> {
+pub fn read_inline(
+    opened: &OpenedDataset,
+    source: &Source,
+    number: u64,
+    file: &dyn SourceFile,
+) -> Result<Vec<u8>> {
     let (offset, length) = extent_in(file, source, number, &opened.spelled())?;
     let mut bytes = vec![0; length as usize];
     let mut done = 0;

@@ -298,7 +298,12 @@ fn bring(shared: &Shared, wanted: Wanted) -> Result<Way> {
 
 /// A frame that the cache cannot take or give: its opened source's descriptor if the store has
 /// such, else its bytes.
-pub fn without_room(opened: &OpenedDataset, source: Source, number: u64, file: Box<dyn SourceFile>) -> Result<Way> {
+pub fn without_room(
+    opened: &OpenedDataset,
+    source: Source,
+    number: u64,
+    file: Box<dyn SourceFile>,
+) -> Result<Way> {
     if file.has_descriptor() {
         return Ok(Way::ReadThrough(source, file));
     }

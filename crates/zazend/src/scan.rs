@@ -86,7 +86,12 @@ impl Room {
 impl Scan {
     /// Begins a scan of `set`; also how many of it are cached now. The caller has looked for the
     /// dataset's layout; if it can't be had, its frames tell.
-    pub fn begin(node: &Arc<Node>, opened: &Arc<OpenedDataset>, caller: &Caller, set: &RunSet) -> (Scan, u64) {
+    pub fn begin(
+        node: &Arc<Node>,
+        opened: &Arc<OpenedDataset>,
+        caller: &Caller,
+        set: &RunSet,
+    ) -> (Scan, u64) {
         Scan::begin_noting(node, opened, caller, set, Arc::default())
     }
 

@@ -2,7 +2,7 @@
 
 use crate::base::Base;
 use crate::entry::answer;
-use crate::reach::{Direct, Object, NameInFolder, by_number};
+use crate::reach::{Direct, NameInFolder, Object, by_number};
 use crate::umask::with_umask;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use zazen_plugin_sdk::{Outcome, checked, errno, text};
@@ -89,7 +89,8 @@ pub(crate) unsafe extern "C" fn px_link(
                         // The kernel looks at the old name first.
                         Object::new(&from, old_path, false)?;
                     }
-                    let (from, to) = (NameInFolder::new(&from, old_path)?, to.as_ref().map_err(|error| *error)?);
+                    let (from, to) =
+                        (NameInFolder::new(&from, old_path)?, to.as_ref().map_err(|error| *error)?);
                     checked(libc::linkat(from.fd(), from.name(), to.fd(), to.name(), 0))
                 }
             }

@@ -7,7 +7,7 @@ use crate::session::Session;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
-use zazen_forward_api::structures::{Address, PxOpened, PollFd};
+use zazen_forward_api::structures::{Address, PollFd, PxOpened};
 use zazen_plugin_sdk::{Outcome, checked, errno};
 
 fn length(address: &Address) -> Outcome<libc::socklen_t> {

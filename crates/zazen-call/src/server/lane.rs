@@ -30,7 +30,7 @@ use zazen_wire::Message;
 use zazen_wire::codec::Reader;
 use zazen_wire::handshake as wire_handshake;
 use zazen_wire::header::{ErrorReply, Header, Kind};
-use zazen_wire::shm::{ENTRY_BYTES, TableEntry, Op, POOL_GIVE, POOL_TAKE, PartPlace, Record, Span};
+use zazen_wire::shm::{ENTRY_BYTES, Op, POOL_GIVE, POOL_TAKE, PartPlace, Record, Span, TableEntry};
 
 /// Threads that spin for a client's next request, in all servers of this process.
 static SPINNERS: AtomicUsize = AtomicUsize::new(0);
@@ -280,7 +280,9 @@ impl Lane {
         let region = locked.port.view();
         let mut used = 0;
         let piece = |entry: &TableEntry| match (entry, data) {
-            (TableEntry::Pool(span), _) => InputPiece::at(region.pointer(*span).cast_const(), span.bytes as usize),
+            (TableEntry::Pool(span), _) => {
+                InputPiece::at(region.pointer(*span).cast_const(), span.bytes as usize)
+            }
             (TableEntry::Data(bytes), None) => InputPiece::Streamed(*bytes),
             (TableEntry::Data(bytes), Some(start)) => {
                 let piece = InputPiece::at(start.wrapping_add(used), *bytes as usize);

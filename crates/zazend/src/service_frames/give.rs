@@ -32,7 +32,8 @@ pub(super) fn give(node: &Arc<Node>, caller: &Caller, ask: GetBlock, line: &Line
         return refuse(ErrorKind::InvalidArgument, "its pattern is not one of blocks");
     }
     let at = node.roots.locate(&ask.dataset)?;
-    let opened = OpenedDataset::new(at, Some(ask.pattern.clone()), node.powers.viewer(caller)?, node.stops(line))?;
+    let opened =
+        OpenedDataset::new(at, Some(ask.pattern.clone()), node.powers.viewer(caller)?, node.stops(line))?;
     if let Some(blocks) = opened.layout()?.as_deref().and_then(|layout| layout.blocks()) {
         blocks.check_version(&ask.version)?;
     }
