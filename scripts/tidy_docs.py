@@ -114,8 +114,8 @@ def check_make(root: pathlib.Path, path: str, text: str, report: Report) -> None
 
 
 def check_names(path: str, text: str, words: set[str], report: Report) -> None:
-    """Names are words of the sources; a metric is written there as a string, without its first
-    part."""
+    """Names are words of the sources; a metric is written there as a string or a counter's name,
+    without its first part and without `_total`."""
     for number, line, language in blocks(text):
         if language is not None:
             continue
@@ -123,7 +123,9 @@ def check_names(path: str, text: str, words: set[str], report: Report) -> None:
             name = NAMES.match(word)
             if not name or word in NOT_NAMES:
                 continue
-            if name[1] not in words and f'"{name[1].removeprefix("zazen_")}"' not in words:
+            metric = name[1].removeprefix("zazen_").removesuffix("_total")
+            is_metric = metric != name[1] and (metric in words or f'"{metric}"' in words)
+            if name[1] not in words and not is_metric:
                 report(f"{path}:{number}", f"{name[1]}: no source names it")
 
 

@@ -174,7 +174,7 @@ class Node(zazen.testing.Daemon):
         backing = ground / "backing"
         backing.mkdir(exist_ok=True)
         backing.chmod(0o755)
-        super().__init__(ground, backing, arguments, free_floor=None, zazend=programs / "zazend")
+        super().__init__(ground, backing, arguments, zazend=programs / "zazend")
 
 
 @pytest.fixture

@@ -203,7 +203,7 @@ def open_once(dataset: Path, socket: Path) -> int:
 
 
 def test_evictions_and_refusals_leave_a_trace(start_node, a):
-    node = start_node("--budget", "1M", "--free-floor", "0")
+    node = start_node("--budget", "1M")
     for name in ("one", "two", "three"):
         files = write_frames(node.backing / name, a, count=14)
         assert read_frames(node.backing / name, node.socket) == expected(files)
@@ -258,7 +258,7 @@ def disk_of(node, programs: Path) -> dict:
 def test_a_read_only_cache_costs_nobody_a_frame(break_disk, start_node, programs, a):
     """Half of the frames are cached when the disk turns read-only: all are read, and the disk is
     named."""
-    node = start_node("--free-floor", "0")
+    node = start_node()
     files = write_frames(node.backing / "sim", a, count=60)
     with zazen.open(str(node.backing / "sim"), socket=str(node.socket)) as opened:
         cached = {number: bytes(data) for number, data, _ in opened.frames(0, 29)}
@@ -285,7 +285,7 @@ def test_a_read_only_cache_costs_nobody_a_frame(break_disk, start_node, programs
 def test_a_cache_disk_that_is_gone_costs_nobody_a_frame(break_disk, start_node, a):
     """Every file of the cache is unreadable: logs, segments and frames. Sources are read
     instead."""
-    node = start_node("--free-floor", "0")
+    node = start_node()
     small = write_frames(node.backing / "small", a, count=20, size=1000)
     large = write_frames(node.backing / "large", a, count=20)
     assert read_frames(node.backing / "small", node.socket) == expected(small)
@@ -299,7 +299,7 @@ def test_a_cache_disk_that_is_gone_costs_nobody_a_frame(break_disk, start_node, 
 
 
 def test_a_start_on_a_read_only_disk_says_what_to_do(break_disk, start_node, programs):
-    node = start_node("--free-floor", "0")
+    node = start_node()
     node.stop()
     break_disk()
     refused = zazend(programs, *node.command_line[1:])

@@ -355,7 +355,6 @@ def test_what_one_node_writes_counts_on_the_other(a, ground, programs):
                     listen="127.0.0.1:0",
                     key=key,
                     name=f"n{number}",
-                    free_floor=None,
                     zazend=programs / "zazend",
                 )
             )

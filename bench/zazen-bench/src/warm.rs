@@ -130,7 +130,6 @@ pub(crate) fn readers(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
                 rows.push(against_bare(repeats, (name, total), &files_of(&source)?, &mut several)?);
             }
         }
-        rows.push(bare_readers(repeats, name, bytes as u64 * count, &files_of(&source)?)?);
     }
     Ok(rows)
 }
@@ -150,26 +149,6 @@ fn against_bare(
         value: speed_ratios(&ours, &bare),
         unit: "ratio",
         goal: ">= 0.95",
-        note,
-    })
-}
-
-/// What memory and the processor's caches allow: four threads that do nothing but copy frames from
-/// the page cache, each into one buffer, against as many as one reader of Zazen copies with.
-fn bare_readers(repeats: usize, name: &str, total: u64, files: &[PathBuf]) -> Result<Row> {
-    const COPIERS: usize = 2;
-    let (several, few) =
-        interleave(repeats, || seconds(|| read_plain(files, 4)), || seconds(|| read_plain(files, COPIERS)))?;
-    let note = format!(
-        "four threads {:.0} MB/s, {COPIERS} threads {:.0} MB/s; no Zazen",
-        rate(total, &several),
-        rate(total, &few)
-    );
-    Ok(Row {
-        name: format!("bare copies: 4 threads / {COPIERS}, {name}, warm"),
-        value: speed_ratios(&several, &few),
-        unit: "ratio",
-        goal: "-",
         note,
     })
 }

@@ -512,6 +512,7 @@ impl<D: Disk> Stores<D> {
             reserved: sum.reserved + space.reserved,
             budget: sum.budget.saturating_add(space.budget),
             free: sum.free + space.free,
+            floor: sum.floor + space.floor,
         };
         self.all.iter().map(|store| store.space()).fold(Space::default(), sum)
     }

@@ -636,6 +636,7 @@ impl<D: Disk> Store<D> {
             reserved: account.reserved,
             budget: self.room.budget(),
             free: self.disk.free_bytes().unwrap_or(0),
+            floor: account.floor,
         }
     }
 

@@ -154,6 +154,8 @@ pub struct Space {
     pub budget: u64,
     /// Free on the file system.
     pub free: u64,
+    /// Of that, what the cache must leave free.
+    pub floor: u64,
 }
 
 /// How a put ended.

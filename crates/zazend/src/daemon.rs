@@ -5,6 +5,7 @@ use crate::config::{CacheSpec, Config, DEFAULT_BUDGET_PERCENT};
 use crate::counters::Counters;
 use crate::disk_readers::{READERS_MAX, SPINNING_READERS, disk_kind};
 use crate::fetcher::Fetcher;
+use crate::latency::timed;
 use crate::layouts::Layouts;
 use crate::metrics::MetricsPage;
 use crate::neighbours::AllNeighbours;
@@ -114,6 +115,7 @@ impl Daemon {
             cache_failures: Seldom::every(CACHE_FAILURES_EVERY),
             roots,
             counters: Counters::default(),
+            calls: Arc::default(),
             layouts: Layouts::default(),
             fetcher: Fetcher::new(config.fetchers),
             neighbours: AllNeighbours::default(),
@@ -152,13 +154,13 @@ impl Daemon {
         let plugins = Plugins::start(&config.plugins, &service_plugins::host_options(config))?;
         node.plugins.get_or_init(|| Arc::downgrade(&plugins));
         let mut services: Vec<Arc<dyn zazen_call::Service>> = vec![
-            Arc::new(ControlService::new(node.clone())),
-            Arc::new(FramesService::new(node.clone())),
+            timed(&node.calls, Arc::new(ControlService::new(node.clone()))),
+            timed(&node.calls, Arc::new(FramesService::new(node.clone()))),
             plugins.clone(),
         ];
         let namespace = start_namespace(config, key.as_ref())?;
         if let Some(namespace) = &namespace {
-            services.push(Arc::new(NamespaceService::new(namespace.clone())));
+            services.push(timed(&node.calls, Arc::new(NamespaceService::new(namespace.clone()))));
         }
         let spans = config.spans.as_deref().map(|folder| Spans::begin(folder, &config.name)).transpose()?;
         let services = match &spans {

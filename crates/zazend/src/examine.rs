@@ -133,6 +133,7 @@ fn cache(node: &Node, disk: &CacheDisk, disk_bytes: u64) -> Value {
     found.insert("used".into(), space.used.into());
     found.insert("budget".into(), space.budget.into());
     found.insert("free".into(), space.free.into());
+    found.insert("floor".into(), space.floor.into());
     found.insert("ok".into(), report.is_ok().into());
     found.insert("trouble".into(), report.trouble().into());
     Value::Object(found)

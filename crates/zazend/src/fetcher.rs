@@ -3,9 +3,11 @@
 
 use crate::clock::{left_until, now_ns};
 use crate::counters::Counters;
+use crate::latency::Histogram;
 use crate::viewer::Viewer;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 use zazen_core::{Error, ErrorKind, RelPath, Result, Source};
 use zazen_frames::absence::{StoreRate, StoreRates};
 use zazen_frames::flight::{self, Flights, Shared, Ticket};
@@ -16,6 +18,10 @@ pub use zazen_frames::flight::Outcome;
 pub struct Fetcher {
     board: Mutex<Board>,
     rates: Mutex<StoreRates>,
+    /// How long those waited for their turn who fetched a frame.
+    pub waits: Histogram,
+    /// How long fetches took, with failed ones.
+    pub took: Histogram,
 }
 
 /// What a fetch is to bring. Two sources can have one number (blocks of files whose numbers
@@ -74,7 +80,12 @@ impl Fetcher {
     /// A fetcher that reads at most `at_once` frames at the same time for each user.
     pub fn new(at_once: usize) -> Fetcher {
         let board = Board { flights: Flights::new(at_once), asking: BTreeMap::new(), tickets: 0 };
-        Fetcher { board: Mutex::new(board), rates: Mutex::default() }
+        Fetcher {
+            board: Mutex::new(board),
+            rates: Mutex::default(),
+            waits: Histogram::default(),
+            took: Histogram::default(),
+        }
     }
 
     /// Reads at most `at_once` frames at the same time for each user from now on.
@@ -113,12 +124,19 @@ impl Fetcher {
     /// Asks to fetch a frame: the caller is to fetch it itself, or gets the result of a fetch that
     /// is under way.
     pub(crate) fn ask_for(&self, key: Wanting, who: Viewer, counters: &Counters) -> Asked<'_> {
+        let asked = Instant::now();
         let (ticket, mailbox) = self.ask(key, who);
         let mut until_ns = None;
         loop {
             match mailbox.wait(until_ns) {
                 Some(flight::Action::Lead { .. }) => {
-                    return Asked::Lead(Landing { fetcher: self, ticket, result: None });
+                    self.waits.add(asked.elapsed());
+                    return Asked::Lead(Landing {
+                        fetcher: self,
+                        ticket,
+                        result: None,
+                        began: Instant::now(),
+                    });
                 }
                 Some(flight::Action::Joined { until_ns: patience, .. }) => {
                     counters.fetches_shared.add(1);
@@ -171,6 +189,7 @@ pub(crate) struct Landing<'a> {
     fetcher: &'a Fetcher,
     ticket: Ticket,
     result: Option<Shared>,
+    began: Instant,
 }
 
 impl Landing<'_> {
@@ -183,6 +202,7 @@ impl Landing<'_> {
 
 impl Drop for Landing<'_> {
     fn drop(&mut self) {
+        self.fetcher.took.add(self.began.elapsed());
         let lost = || Err((ErrorKind::Io, "the fetch failed inside zazend; see its log".to_owned()));
         let result = self.result.take().unwrap_or_else(lost);
         self.fetcher.board().step(flight::Event::Landed { ticket: self.ticket, result });

@@ -29,8 +29,9 @@ pub(crate) struct Page {
     pub(crate) text: String,
 }
 
-/// Makes the page at a path; `None` if there is none.
-pub(crate) type Pages = Box<dyn Fn(&str) -> Option<Page> + Send>;
+/// Makes the page at a path in one of the formats that the request's `Accept` names (empty: any);
+/// `None` if there is none.
+pub(crate) type Pages = Box<dyn Fn(&str, &str) -> Option<Page> + Send>;
 
 /// Answers until it is dropped.
 pub(crate) struct Responder {
@@ -196,10 +197,17 @@ fn answer(heard: &[u8], pages: &Pages) -> Vec<u8> {
         Some("HEAD") => true,
         _ => return plain("405 Method Not Allowed", "GET only\n"),
     };
-    match pages(target.split('?').next().unwrap_or_default()) {
+    match pages(target.split('?').next().unwrap_or_default(), &accepted(heard)) {
         Some(page) => reply("200 OK", page.content_type, &page.text, bodiless),
         None => plain("404 Not Found", "the metrics are at /metrics\n"),
     }
+}
+
+/// What the request's `Accept` lines say, in lower case.
+fn accepted(heard: &[u8]) -> String {
+    let text = String::from_utf8_lossy(heard).to_ascii_lowercase();
+    let lines = text.lines().skip(1).filter_map(|line| line.strip_prefix("accept:"));
+    lines.map(str::trim).collect::<Vec<_>>().join(",")
 }
 
 fn plain(status: &str, text: &str) -> Vec<u8> {
@@ -221,8 +229,9 @@ mod tests {
     use super::*;
 
     fn responder() -> Responder {
-        let pages = |path: &str| match path {
+        let pages = |path: &str, accept: &str| match path {
             "/metrics" => Some(Page { content_type: "text/x", text: "x".repeat(3 << 20) }),
+            "/accept" => Some(Page { content_type: "text/x", text: accept.to_owned() }),
             "/panic" => panic!("a bug"),
             _ => None,
         };
@@ -255,6 +264,17 @@ mod tests {
         check("GET /panic HTTP/1.1\r\n\r\n", "HTTP/1.1 500", 32);
         check("nonsense\r\n\r\n", "HTTP/1.1 400", 17);
         check(&"x".repeat(REQUEST_BYTES_MAX + 1), "HTTP/1.1 431", 24);
+    }
+
+    #[test]
+    fn a_page_is_told_what_its_reader_accepts() {
+        let responder = responder();
+        let told = |headers: &str| {
+            let text = ask(responder.addr, &format!("GET /accept HTTP/1.1\r\n{headers}\r\n"));
+            text.split_once("\r\n\r\n").unwrap().1.to_owned()
+        };
+        assert_eq!(told("Host: x\r\n"), "");
+        assert_eq!(told("ACCEPT: Text/Plain\r\nx: y\r\nAccept: a/b;q=0.5\r\n"), "text/plain,a/b;q=0.5");
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub mod fetcher;
 mod grown;
 pub mod guarded_backing;
 mod http;
+pub mod latency;
 pub mod layouts;
 pub mod logging;
 pub mod look;

@@ -1,10 +1,12 @@
-//! The Prometheus page: every counter of the daemon and the store, read at each scrape.
+//! The Prometheus page: every counter of the daemon and the store, read at each scrape. It is
+//! OpenMetrics for who asks for that, and Prometheus' older text for all others.
 
 use crate::http::{Page, Responder};
+use crate::latency::Histogram;
 use crate::node::Node;
 use crate::node_store::DiskState;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -26,8 +28,8 @@ impl MetricsPage {
     pub fn serve(addr: &str, node: &Arc<Node>) -> Result<MetricsPage> {
         let mut registry = Registry::with_prefix("zazen");
         registry.register_collector(Box::new(NodeCollector(Arc::downgrade(node))));
-        let answer = move |path: &str| match path {
-            "/metrics" | "/" => Some(Page { content_type: CONTENT_TYPE, text: page(&registry) }),
+        let answer = move |path: &str, accept: &str| match path {
+            "/metrics" | "/" => Some(page(&registry, accept)),
             _ => None,
         };
         let responder = Responder::serve(addr, Box::new(answer)).map_err(|error| {
@@ -39,13 +41,48 @@ impl MetricsPage {
     }
 }
 
-const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const OLDER_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The page's text.
-fn page(registry: &Registry) -> String {
+fn page(registry: &Registry, accept: &str) -> Page {
     let mut text = String::new();
     // Writing to a String cannot fail.
     prometheus_client::encoding::text::encode(&mut text, registry).ok();
+    match wants_open_metrics(accept) {
+        true => Page { content_type: OPEN_METRICS, text },
+        false => Page { content_type: OLDER_TEXT, text: older_text(&text) },
+    }
+}
+
+/// Whether an `Accept` header names OpenMetrics, and not with `q=0`.
+fn wants_open_metrics(accept: &str) -> bool {
+    accept.split(',').any(|one| {
+        let mut words = one.split(';').map(str::trim);
+        let refused = |word: &str| word.strip_prefix("q=").and_then(|q| q.parse::<f32>().ok()) == Some(0.0);
+        words.next() == Some("application/openmetrics-text") && !words.any(refused)
+    })
+}
+
+/// A page of OpenMetrics in Prometheus' older text format: there a counter's help and type are
+/// under its name with `_total`, and no line marks the end.
+fn older_text(open_metrics: &str) -> String {
+    let mut text = String::with_capacity(open_metrics.len());
+    let mut help = None;
+    for line in open_metrics.lines() {
+        if let Some(told) = line.strip_prefix("# HELP ") {
+            help = told.split_once(' ');
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|told| told.split_once(' '))
+        {
+            let suffix = if kind == "counter" { "_total" } else { "" };
+            if let Some((_, help)) = help.take() {
+                text.push_str(&format!("# HELP {name}{suffix} {help}\n"));
+            }
+            text.push_str(&format!("# TYPE {name}{suffix} {kind}\n"));
+        } else if !line.starts_with('#') {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
     text
 }
 
@@ -98,9 +135,25 @@ impl Collector for NodeCollector {
                 node.fetcher.under_way() as u64,
             ),
             ("backing_ok", "Backing stores that answer", ok as u64),
+            ("backing_roots", "Backing stores", node.roots.roots.len() as u64),
             ("uptime_seconds", "Seconds since the start", node.started.elapsed().as_secs()),
         ] {
             gauge(&mut encoder, name, help, value)?;
+        }
+        let mut calls = encoder.encode_descriptor(
+            "call_seconds",
+            "Time that calls took, by what they did",
+            None,
+            MetricType::Histogram,
+        )?;
+        for (op, took) in node.calls.all() {
+            histogram(calls.encode_family(&[("op", op)])?, took)?;
+        }
+        for (name, help, took) in [
+            ("fetch_seconds", "Time that fetches from the backing store took", &node.fetcher.took),
+            ("fetch_wait_seconds", "Time that fetches waited for their turn", &node.fetcher.waits),
+        ] {
+            histogram(encoder.encode_descriptor(name, help, None, MetricType::Histogram)?, took)?;
         }
         encode_disks(&mut encoder, &disks)?;
         let plugins = node.plugins.get().and_then(Weak::upgrade);
@@ -114,7 +167,7 @@ fn encode_disks(
     disks: &[DiskState],
 ) -> std::result::Result<(), std::fmt::Error> {
     type Value = fn(&DiskState) -> u64;
-    let gauges: [(&str, &str, Value); 5] = [
+    let gauges: [(&str, &str, Value); 6] = [
         ("disk_ok", "1 while this disk of the cache can be read and written", |disk| {
             u64::from(disk.trouble.is_empty())
         }),
@@ -124,6 +177,7 @@ fn encode_disks(
         ("disk_used_bytes", "Bytes that the cache uses of this disk", |disk| disk.space.used),
         ("disk_budget_bytes", "Bytes that the cache may use of this disk", |disk| disk.space.budget),
         ("disk_free_bytes", "Bytes free on this disk's file system", |disk| disk.space.free),
+        ("disk_floor_bytes", "Bytes of them that the cache leaves free", |disk| disk.space.floor),
     ];
     for (name, help, value) in gauges {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
@@ -143,12 +197,11 @@ fn encode_plugins(
     reports: &[PluginReport],
 ) -> std::result::Result<(), std::fmt::Error> {
     type Value = fn(&PluginReport) -> u64;
-    let counters: [(&str, &str, Value); 6] = [
+    let counters: [(&str, &str, Value); 5] = [
         ("plugin_calls", "Calls of plug-ins", |plugin| plugin.sum(|function| function.calls)),
         ("plugin_errors", "Calls whose transport failed", |plugin| plugin.sum(|function| function.errors)),
         ("plugin_bytes_in", "Bytes of requests", |plugin| plugin.sum(|function| function.bytes_in)),
         ("plugin_bytes_out", "Bytes of answers", |plugin| plugin.sum(|function| function.bytes_out)),
-        ("plugin_nanoseconds", "Time spent in calls", |plugin| plugin.sum(|function| function.nanoseconds)),
         ("plugin_crashes", "Processes that ended without being told to", |plugin| plugin.crashes),
     ];
     let gauges: [(&str, &str, Value); 3] = [
@@ -167,6 +220,13 @@ fn encode_plugins(
             ConstCounter::new(value(report)).encode(one)?;
         }
     }
+    let mut family =
+        encoder.encode_descriptor("plugin_seconds", "Time spent in calls", None, MetricType::Counter)?;
+    for report in reports {
+        let label = [("plugin", report.name.as_str())];
+        let seconds = report.sum(|function| function.nanoseconds) as f64 / 1e9;
+        ConstCounter::new(seconds).encode(family.encode_family(&label)?)?;
+    }
     for (name, help, value) in gauges {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for report in reports {
@@ -176,6 +236,12 @@ fn encode_plugins(
         }
     }
     Ok(())
+}
+
+fn histogram(mut encoder: MetricEncoder<'_>, took: &Histogram) -> std::result::Result<(), std::fmt::Error> {
+    let buckets = took.buckets();
+    let count = buckets.iter().map(|(_, count)| count).sum();
+    encoder.encode_histogram::<NoLabelSet>(took.sum(), count, &buckets, None)
 }
 
 fn counter(
@@ -194,4 +260,32 @@ fn gauge(
     value: u64,
 ) -> std::result::Result<(), std::fmt::Error> {
     ConstGauge::new(value as i64).encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_metrics_goes_to_who_asks_for_it() {
+        for (accept, wants) in [
+            ("", false),
+            ("*/*", false),
+            ("text/plain;version=0.0.4;q=1,*/*;q=0.1", false),
+            ("application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.3", true),
+            ("text/plain, application/openmetrics-text", true),
+            ("application/openmetrics-text;q=0,text/plain", false),
+        ] {
+            assert_eq!(wants_open_metrics(accept), wants, "{accept:?}");
+        }
+    }
+
+    #[test]
+    fn the_older_text_has_other_names_for_counters() {
+        let open_metrics = "# HELP a_b Things.\n# TYPE a_b counter\n# UNIT a_b s\na_b_total{x=\"1\"} 2\n\
+            # HELP c Room.\n# TYPE c gauge\nc 3\n# TYPE d histogram\nd_count 0\n# EOF\n";
+        let older = "# HELP a_b_total Things.\n# TYPE a_b_total counter\na_b_total{x=\"1\"} 2\n\
+            # HELP c Room.\n# TYPE c gauge\nc 3\n# TYPE d histogram\nd_count 0\n";
+        assert_eq!(older_text(open_metrics), older);
+    }
 }

@@ -4,6 +4,7 @@ use crate::backing_roots::BackingRoots;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::fetcher::Fetcher;
+use crate::latency::Calls;
 use crate::layouts::Layouts;
 use crate::neighbours::{AllNeighbours, Readers};
 use crate::node_store::{CacheDisks, NodeStore};
@@ -41,6 +42,8 @@ pub struct Node {
     pub roots: BackingRoots,
     /// What happened so far.
     pub counters: Counters,
+    /// How long its calls took.
+    pub calls: Arc<Calls>,
     /// What the names of datasets' files told.
     pub layouts: Layouts,
     /// Brings misses.

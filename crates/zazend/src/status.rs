@@ -34,6 +34,7 @@ pub fn status(node: &Node, caller: &Caller) -> Value {
         "readers": node.readers(),
         "space": {
             "used": space.used, "reserved": space.reserved, "budget": space.budget, "free": space.free,
+            "floor": space.floor,
         },
         "disk": disk(node, caller),
         "disks": disks(node, caller),
@@ -91,6 +92,7 @@ fn disks(node: &Node, caller: &Caller) -> Value {
         json!({
             "root": disk.root, "ok": disk.trouble.is_empty(), "trouble": trouble,
             "used": disk.space.used, "budget": disk.space.budget, "free": disk.space.free,
+            "floor": disk.space.floor,
             "read_failures": disk.failures.0, "change_failures": disk.failures.1,
         })
     });

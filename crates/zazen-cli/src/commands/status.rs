@@ -191,6 +191,21 @@ fn as_table(answers: &[Answer]) -> String {
                 name(answer)
             ));
         }
+        for (free, floor) in answer.status.iter().flat_map(short_of_room) {
+            text.push_str(&format!(
+                "{}: the cache takes no new frames: its disk has {} free, and {} must stay free; make room on the disk, or set another free_floor\n",
+                name(answer),
+                human_bytes(free),
+                human_bytes(floor)
+            ));
+        }
     }
     text
+}
+
+/// Bytes that are free and the floor, for each disk of the cache that has less than its floor.
+fn short_of_room(status: &Value) -> Vec<(u64, u64)> {
+    let disks = status["disks"].as_array().into_iter().flatten();
+    let bytes = |disk: &Value| Some((disk["free"].as_u64()?, disk["floor"].as_u64()?));
+    disks.filter(|disk| disk["ok"] == true).filter_map(bytes).filter(|(free, floor)| free < floor).collect()
 }

@@ -86,6 +86,7 @@ pub(super) struct Cache {
     pub(super) used: u64,
     pub(super) budget: u64,
     pub(super) free: u64,
+    pub(super) floor: u64,
     pub(super) ok: bool,
     pub(super) trouble: String,
     pub(super) measured: Option<Measured>,

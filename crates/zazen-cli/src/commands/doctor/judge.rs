@@ -231,6 +231,16 @@ fn judge_cache(name: &str, facts: &Facts, cache: &Cache, found: &mut Findings) {
         ),
         _ => {}
     }
+    if cache.ok && cache.free < cache.floor {
+        let what = format!(
+            "cache {} takes no new frames: {} are free on its disk, and {} must stay free",
+            cache.root,
+            show(cache.free),
+            show(cache.floor)
+        );
+        let advice = "make room on that disk, or set another free_floor";
+        found.add(Level::Problem, name, "disk", what, advice);
+    }
     if cache.ok && cache.budget > cache.used.saturating_add(cache.free) {
         let what = format!(
             "the budget is {}, but with what is cached and what is free the disk has {}",
@@ -576,6 +586,12 @@ mod tests {
                 Level::Problem,
                 "disk",
                 "cannot be read",
+            ),
+            (
+                |one| facts(one).caches[0].floor = 101,
+                Level::Problem,
+                "disk",
+                "takes no new frames: 100 B are free on its disk, and 101 B must stay free",
             ),
             (
                 |one| facts(one).caches[0].file_system = Some("nfs".into()),
