@@ -248,10 +248,8 @@ unsafe fn fill_template(
 /// Whether a template is of a forwarded path.
 unsafe fn is_far(path: *const c_char) -> bool {
     // SAFETY: the caller's string.
-    matches!(
-        unsafe { place(libc::AT_FDCWD, path, &mut Text::new()) },
-        Ok(Destination::Near(_) | Destination::Far(..))
-    )
+    let leads_to = unsafe { place(libc::AT_FDCWD, path, &mut Text::new()) };
+    matches!(leads_to, Ok(Destination::Near(_) | Destination::Far(..)))
 }
 
 unsafe fn make_file(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {

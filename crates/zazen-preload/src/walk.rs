@@ -45,10 +45,8 @@ struct Walk {
 
 fn is_far(path: *const c_char) -> bool {
     // SAFETY: the program's string.
-    matches!(
-        unsafe { place(libc::AT_FDCWD, path, &mut Text::new()) },
-        Ok(Destination::Near(_) | Destination::Far(..))
-    )
+    let leads_to = unsafe { place(libc::AT_FDCWD, path, &mut Text::new()) };
+    matches!(leads_to, Ok(Destination::Near(_) | Destination::Far(..)))
 }
 
 hooks! {

@@ -193,7 +193,8 @@ fn as_table(answers: &[Answer]) -> String {
         }
         for (free, floor) in answer.status.iter().flat_map(short_of_room) {
             text.push_str(&format!(
-                "{}: the cache takes no new frames: its disk has {} free, and {} must stay free; make room on the disk, or set another free_floor\n",
+                "{}: the cache takes no new frames: its disk has {} free, and {} must stay free; \
+                 make room on the disk, or set another free_floor\n",
                 name(answer),
                 human_bytes(free),
                 human_bytes(floor)
