@@ -6,7 +6,7 @@
 //! them (ZOID's rendezvous, PPoPP'08 §3).
 //!
 //! Invariants: never more is granted than the budget. Nobody overtakes: small asks do not starve a
-//! large one. Of clients that wait, each gets one grant before any gets a second. What a client
+//! large one. Each waiting client gets one grant before any gets a second. What a client
 //! held is free again when the client is gone. A transfer that takes too long keeps its memory, but
 //! not its place.
 
