@@ -96,9 +96,8 @@ def main() -> int:
         if "--check" not in sys.argv[1:]:
             print(crate["name"], crate["version"], licence or f"see {crate['license_file']}", sep="\t")
         elif licence is None or not is_allowed(licence):
-            print(
-                f"{crate['name']} {crate['version']}: its licence is {licence}; licences.py lists what we take"
-            )
+            name = f"{crate['name']} {crate['version']}"
+            print(f"{name}: its licence is {licence}; licences.py lists what we take")
             refused += 1
     return 1 if refused else 0
 
