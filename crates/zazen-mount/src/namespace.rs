@@ -7,13 +7,13 @@
 //!   open tells the kernel to forget attributes that are not those of the open.
 //! - The daemon tells what others change of what the kernel was told; the kernel forgets that.
 //! - Root that is nobody in particular names only inodes that it was led to (`squashed`).
-//! - After a restart of the daemon, all open files are opened again by their inode. If the bytes are
-//!   not where they were, the file answers `EIO` from then on.
+//! - After a restart of the daemon, all open files are opened again by their inode. If the bytes
+//!   are not where they were, the file answers `EIO` from then on.
 
 use crate::squashed::{Asked, Squashed};
 use crate::tree::{
-    Blocking, Change, Changes, Credentials, Errno, Handle, How, Io, Kind, Listed, Lock, Name, Node, Opened,
-    Owner, Range, Result, Space, Stat, Tree, When,
+    Blocking, Change, Changes, Credentials, Errno, Handle, How, InodeStat, Io, Kind, Listed, Lock, Name,
+    Node, Opened, Owner, Range, Result, Space, Tree, When,
 };
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -171,7 +171,7 @@ impl NamespaceTree {
     }
 
     /// What the kernel is told of an inode to which a name led the caller.
-    fn led_to(&self, who: &Credentials, attributes: &Attributes) -> Stat {
+    fn led_to(&self, who: &Credentials, attributes: &Attributes) -> InodeStat {
         if let Some(squashed) = &self.squashed {
             squashed.learn(who, attributes.id.0);
         }
@@ -179,7 +179,7 @@ impl NamespaceTree {
     }
 
     /// What the kernel is told of an inode.
-    fn stat_of(&self, attributes: &Attributes) -> Stat {
+    fn stat_of(&self, attributes: &Attributes) -> InodeStat {
         let mut seen = lock(&self.seen);
         if seen.len() >= SEEN_MAX {
             seen.clear();
@@ -295,8 +295,8 @@ impl NamespaceTree {
 }
 
 /// An inode's attributes as FUSE has them.
-fn stat(attributes: &Attributes) -> Stat {
-    Stat {
+fn stat(attributes: &Attributes) -> InodeStat {
+    InodeStat {
         node: attributes.id.0,
         kind: attributes.kind,
         mode: attributes.mode,
@@ -416,15 +416,21 @@ impl Tree for NamespaceTree {
         }
     }
 
-    fn lookup(&self, who: &Credentials, parent: Node, name: &Name) -> Result<Stat> {
+    fn lookup(&self, who: &Credentials, parent: Node, name: &Name) -> Result<InodeStat> {
         self.namespace.lookup(self.who(who), id(parent), name).map(|found| self.led_to(who, &found))
     }
 
-    fn stat(&self, who: &Credentials, node: Node, _handle: Option<Handle>) -> Result<Stat> {
+    fn stat(&self, who: &Credentials, node: Node, _handle: Option<Handle>) -> Result<InodeStat> {
         self.namespace.attributes(self.who(who), id(node)).map(|found| self.stat_of(&found))
     }
 
-    fn set(&self, who: &Credentials, node: Node, handle: Option<Handle>, changes: &Changes) -> Result<Stat> {
+    fn set(
+        &self,
+        who: &Credentials,
+        node: Node,
+        handle: Option<Handle>,
+        changes: &Changes,
+    ) -> Result<InodeStat> {
         if let Some(bytes) = changes.bytes {
             match handle {
                 Some(handle) => self.with(handle, |file| file.set_length(bytes))?,
@@ -459,17 +465,17 @@ impl Tree for NamespaceTree {
         kind: Kind,
         mode: u32,
         device: u32,
-    ) -> Result<Stat> {
+    ) -> Result<InodeStat> {
         let made = self.namespace.make_node(self.who(who), id(parent), name, kind, mode, device);
         made.map(|made| self.led_to(who, &made))
     }
 
-    fn make_directory(&self, who: &Credentials, parent: Node, name: &Name, mode: u32) -> Result<Stat> {
+    fn make_directory(&self, who: &Credentials, parent: Node, name: &Name, mode: u32) -> Result<InodeStat> {
         let made = self.namespace.make_directory(self.who(who), id(parent), name, mode);
         made.map(|made| self.led_to(who, &made))
     }
 
-    fn make_link(&self, who: &Credentials, parent: Node, name: &Name, target: &[u8]) -> Result<Stat> {
+    fn make_link(&self, who: &Credentials, parent: Node, name: &Name, target: &[u8]) -> Result<InodeStat> {
         self.namespace.symlink(self.who(who), id(parent), name, target).map(|made| self.led_to(who, &made))
     }
 
@@ -507,7 +513,7 @@ impl Tree for NamespaceTree {
         self.namespace.rename(self.who(who), rename)
     }
 
-    fn link(&self, who: &Credentials, node: Node, parent: Node, name: &Name) -> Result<Stat> {
+    fn link(&self, who: &Credentials, node: Node, parent: Node, name: &Name) -> Result<InodeStat> {
         self.namespace.link(self.who(who), id(node), id(parent), name).map(|found| self.stat_of(&found))
     }
 
@@ -524,7 +530,7 @@ impl Tree for NamespaceTree {
         name: &Name,
         bits: u32,
         how: How,
-    ) -> Result<(Stat, Opened)> {
+    ) -> Result<(InodeStat, Opened)> {
         let file = self.namespace.create(self.who(who), id(parent), name, bits, mode(how), how.exclusive)?;
         let stat = self.led_to(who, file.attributes());
         Ok((stat, self.enter(who, how, file, false)?))

@@ -1,10 +1,10 @@
 //! The connections to the daemon.
 //!
 //! Invariants: a call that may have changed something is never sent twice by this file; a call that
-//! only reads is sent again, over a new connection, while the patience lasts. So is a write of bytes
-//! to a place and a cut of a file: they say which try they are, and the daemon executes no earlier
-//! try after a later one. A forked child uses no
-//! connection of its parent and waits for no lock of its parent: it is a caller of its own.
+//! only reads is sent again, over a new connection, while the patience lasts. So is a write of
+//! bytes to a place and a cut of a file: they say which try they are, and the daemon executes no
+//! earlier try after a later one. A forked child uses no connection of its parent and waits for no lock of
+//! its parent: it is a caller of its own.
 
 use crate::known::Known;
 use std::collections::BTreeSet;
@@ -117,8 +117,8 @@ impl Namespace {
         Namespace::of(Origin::Socket(socket.to_path_buf()))
     }
 
-    /// The same, but waits for a daemon that is there and has not joined its namespace yet, as after
-    /// its start: at most for [`JOIN`].
+    /// The same, but waits for a daemon that is there and has not joined its namespace yet, as
+    /// after its start: at most for [`JOIN`].
     pub fn local_when_joined(socket: &Path) -> Result<Namespace> {
         let until = Instant::now() + JOIN;
         loop {

@@ -575,7 +575,7 @@ impl NamespaceNode {
             if !mode.truncate {
                 self.check_open(name, &object, mode.write)?;
             }
-            let turn = self.turn(name.id);
+            let telling = self.telling(name.id);
             let stat = objects::stat(&object)?;
             if stat.bytes < attributes.bytes && !place.writing {
                 tracing::error!(
@@ -586,15 +586,15 @@ impl NamespaceNode {
                 );
                 return Err(Errno::EIO);
             }
-            // What was written before a crash was perhaps never told. Times that were set later than
-            // the last write stay.
+            // What was written before a crash was perhaps never told. Times that were set later
+            // than the last write stay.
             let times = stat.modified_ns == attributes.modified_ns
                 || stat.modified_ns <= attributes.changed_ns.saturating_add(SKEW_NS);
             let told = stat.bytes == attributes.bytes && times;
             if told {
                 self.note_committed(name, (stat.bytes, stat.blocks, stat.modified_ns), false);
             }
-            drop(turn);
+            drop(telling);
             if !told && !place.writing && !mode.truncate {
                 lock(&self.committed).remove(&name);
                 self.commit_object(name, false)?;
@@ -643,7 +643,8 @@ impl NamespaceNode {
         let Some(life) = lock(&handle.life).take() else { return };
         let (writers, readers) = (u32::from(handle.write), u32::from(!handle.write));
         let release = Release { id: handle.id, writers, readers, commit: None };
-        // What was open in an earlier life ended with it. It must not end an open file of this life.
+        // What was open in an earlier life ended with it. It must not end an open file of this
+        // life.
         match self.route_of_life(life, Operation::Release(release)) {
             Answer::Done => {}
             answer => tracing::debug!("namespace: release of inode {}: {answer:?}", handle.id),
