@@ -1,9 +1,9 @@
 //! What root may name where it is nobody in particular.
 //!
 //! The kernel keeps names for a second, and lets root pass closed directories by names that others
-//! have looked up. The daemon does not see that: it is asked for the inode. So root names only inodes
-//! to which a permitted lookup of its own led. For any other the kernel hears `ESTALE`, and looks up
-//! the whole path again, as root, which the daemon refuses where nobody may pass.
+//! have looked up. The daemon does not see that: it is asked for the inode. So root names only
+//! inodes to which a permitted lookup of its own led. For any other the kernel hears `ESTALE`, and
+//! looks up the whole path again, as root, which the daemon refuses where nobody may pass.
 //!
 //! A working directory has no path to look up again: the directories above it are checked instead.
 

@@ -215,8 +215,8 @@ pub trait Tree: Send + Sync + 'static {
         None
     }
 
-    /// Whether the caller may name this inode. The kernel lets root pass closed directories by names
-    /// that others have looked up. `ESTALE`: the kernel is to look up the whole path again.
+    /// Whether the caller may name this inode. The kernel lets root pass closed directories by
+    /// names that others have looked up. `ESTALE`: the kernel is to look up the whole path again.
     fn vet(&self, who: &Credentials, node: Node) -> Result<()> {
         let _ = (who, node);
         Ok(())

@@ -3,8 +3,8 @@
 //! Invariants: a call that may have changed something is never sent twice by this file; a call that
 //! only reads is sent again, over a new connection, while the patience lasts. So is a write of
 //! bytes to a place and a cut of a file: they say which try they are, and the daemon executes no
-//! earlier try after a later one. A forked child uses no connection of its parent and waits for no lock of
-//! its parent: it is a caller of its own.
+//! earlier try after a later one. A forked child uses no connection of its parent and waits for no
+//! lock of its parent: it is a caller of its own.
 
 use crate::known::Known;
 use std::collections::BTreeSet;
@@ -180,8 +180,9 @@ impl Namespace {
         }
     }
 
-    /// The map with the names of these nodes: waits, at most for [`NAMES`], for those that are up and
-    /// have not said their names to the daemon yet. The name of a node that is down may be empty.
+    /// The map with the names of these nodes: waits, at most for [`NAMES`], for those that are up
+    /// and have not said their names to the daemon yet. The name of a node that is down may be
+    /// empty.
     pub fn map_with_names(&self, of: &BTreeSet<NodeNo>) -> Result<MapView> {
         let until = Instant::now() + NAMES;
         loop {

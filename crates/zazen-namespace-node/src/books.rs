@@ -12,8 +12,8 @@ use zazen_namespace::{Errno, InodeId};
 
 /// What is made within this time is remembered together.
 const GRAIN: Duration = Duration::from_millis(50);
-/// What was made earlier is remembered together if it was made within this part of its age: so there
-/// are few sums, however long no walk succeeds.
+/// What was made earlier is remembered together if it was made within this part of its age: so
+/// there are few sums, however long no walk succeeds.
 const PART_OF_AGE: u32 = 16;
 /// Directories whose parent is remembered, and files whose directory is.
 pub(crate) const REMEMBERED_MAX: usize = 1 << 20;
@@ -410,8 +410,8 @@ mod tests {
         }
         assert_eq!(books.used(USER), amount(day / 2, day / 2));
         assert_eq!(books.used(DIRECTORY), amount(day / 2, day / 2));
-        // What a walk that began in the morning has found counts once, or twice if it was made about
-        // that time; what was made since counts.
+        // What a walk that began in the morning has found counts once, or twice if it was made
+        // about that time; what was made since counts.
         let found = HashMap::from([(USER, amount(morning / 2, 0)), (DIRECTORY, amount(0, 0))]);
         books.found(at(morning), Duration::ZERO, found);
         let used = books.used(USER).bytes;

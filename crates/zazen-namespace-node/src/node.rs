@@ -255,8 +255,8 @@ impl NamespaceNode {
         Arc::clone(&map)
     }
 
-    /// The map with the names that the nodes call themselves, for people and schedulers. A node that
-    /// does not answer has none: its address is no name, and nobody must take it for one.
+    /// The map with the names that the nodes call themselves, for people and schedulers. A node
+    /// that does not answer has none: its address is no name, and nobody must take it for one.
     pub(crate) fn named_map(&self) -> MapView {
         let mut map = MapView::clone(&self.map());
         let own = self.identity().ok().map(|(node, _)| node);

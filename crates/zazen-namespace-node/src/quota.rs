@@ -106,8 +106,8 @@ impl NamespaceNode {
         self.quotas_of(found.uid, directory, looks)
     }
 
-    /// What bounds what is written through a handle now. Limits may have been set since the file was
-    /// opened, or may not have been known then.
+    /// What bounds what is written through a handle now. Limits may have been set since the file
+    /// was opened, or may not have been known then.
     pub(crate) fn bounds(&self, handle: &Handle) -> Result<Arc<[Of]>, Errno> {
         let version = self.quotas.version();
         let mut bounds = lock(&handle.bounds);
@@ -405,8 +405,8 @@ impl NamespaceNode {
         Ok(used)
     }
 
-    /// Brings the attributes of all entries of a directory to `each`: a page of them is in memory at
-    /// a time. Nothing is known of entries that come or go meanwhile.
+    /// Brings the attributes of all entries of a directory to `each`: a page of them is in memory
+    /// at a time. Nothing is known of entries that come or go meanwhile.
     fn each_entry(&self, directory: InodeId, each: &mut dyn FnMut(Attributes)) -> Result<(), Errno> {
         let mut cookie = 0;
         loop {

@@ -113,7 +113,8 @@ zazen_wire::messages! {
         /// Whether the caller may vouch for the credentials of others: a mount, as root or as the
         /// daemon's user.
         vouches: bool,
-        /// Whether root is nobody in particular in the namespace, as far as this daemon asks for it.
+        /// Whether root is nobody in particular in the namespace, as far as this daemon asks for
+        /// it.
         squashes_root: bool,
     }
 

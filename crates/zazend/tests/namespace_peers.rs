@@ -127,7 +127,8 @@ fn a_node_speaks_for_itself_only() {
     node.call(namespace_fn::PEER, &envelope(second.key(), &cluster.address(1))).unwrap();
     // Not for the first, nor from another address.
     assert!(node.refused(namespace_fn::REQUEST, &request(numbers(0))).contains("is not node"));
-    // Answers are kept for each client: by the number of another's it would get them, or spoil them.
+    // Answers are kept for each client: by the number of another's it would get them, or spoil
+    // them.
     let foreign = request_by(numbers(1), u64::from(numbers(0).0) << 48 | 1);
     assert!(node.refused(namespace_fn::REQUEST, &foreign).contains("client"));
     let first = NodeSecret::load(std::os::fd::AsFd::as_fd(&folder(0))).unwrap();

@@ -40,8 +40,9 @@ def holders(
     mount: str | os.PathLike[str] = "/",
     of: namespace.Namespace | None = None,
 ) -> dict[str, str | None]:
-    """For each file the name of the node that holds its bytes; None for an empty file, and if the node is down and its
-    name is not known.
+    """For each file the name of the node that holds its bytes.
+
+    None for an empty file, and if the node is down and its name is not known.
 
     ``mount``: where the namespace is mounted, if the paths are paths of the mount. ``of``: another
     namespace than that of this machine's daemon. Raises what ``Namespace.locate`` raises, for the

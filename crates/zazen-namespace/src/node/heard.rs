@@ -38,8 +38,8 @@ pub(crate) struct Sender {
 impl Shared {
     /// Who sent an envelope.
     ///
-    /// A number belongs to one key for good. A first node whose disk was replaced thinks that it has
-    /// the number of the node before it: it is a stranger until it is told its own number.
+    /// A number belongs to one key for good. A first node whose disk was replaced thinks that it
+    /// has the number of the node before it: it is a stranger until it is told its own number.
     pub(crate) fn sender(&self, envelope: &Envelope) -> Sender {
         let is_it = |member: &Member| match member.key {
             // A first node of a new namespace is known by its address until it comes.
@@ -65,8 +65,8 @@ impl Shared {
         self.map.keepers(partition).is_some_and(|keepers| keepers.primary == node)
     }
 
-    /// Whether the sender may say a message that is not of a primary to its backup. `is_steward`: by
-    /// the map that this node stored as a steward.
+    /// Whether the sender may say a message that is not of a primary to its backup. `is_steward`:
+    /// by the map that this node stored as a steward.
     pub(crate) fn may_say(&self, sender: &Sender, message: &Message, is_steward: bool) -> bool {
         let is_member = sender.is_member;
         let is_steward = is_steward || self.map.stewards.contains(&sender.node);
