@@ -20,6 +20,7 @@ pub mod random;
 pub mod runset;
 pub mod status;
 mod structs;
+pub mod trajectory;
 pub mod writer;
 
 /// The promises of zazen.h about threads. A field that breaks them stops the build.
