@@ -160,7 +160,9 @@ def test_files(lustre):
 
 def test_random_access(lustre):
     (program, paths) = blocks("docs/datasets.md", "Any frame, in any order")
-    told = typed(lustre, f"import zazen\n{program}", "print(d[17].number, len(d), d['cat/img_003.jpg'].number)")
+    told = typed(
+        lustre, f"import zazen\n{program}", "print(d[17].number, len(d), d['cat/img_003.jpg'].number)"
+    )
     assert told.strip() == "17 1000 3"
     assert "d.paths(" in paths
 
@@ -169,7 +171,9 @@ def test_mdanalysis(lustre):
     skip_without("MDAnalysis", "mpi4py")
     text = (ROOT / "docs/mdanalysis.md").read_text()
     first, under_mpi, owners = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)[:3]
-    program = f"{first}\n{under_mpi}\nfrom mpi4py import MPI\ncomm = MPI.COMM_WORLD\n{owners}\nprint(mine.sum())\n"
+    program = (
+        f"{first}\n{under_mpi}\nfrom mpi4py import MPI\ncomm = MPI.COMM_WORLD\n{owners}\nprint(mine.sum())\n"
+    )
     assert typed(lustre, program.replace("\n\n", "\n")).strip() == str(FRAMES)
 
 

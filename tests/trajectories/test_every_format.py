@@ -137,9 +137,7 @@ def way(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(params=MAKERS)
-def case(
-    request: pytest.FixtureRequest, way: str, node: zazen.testing.Daemon, tmp_path: Path
-) -> Case:
+def case(request: pytest.FixtureRequest, way: str, node: zazen.testing.Daemon, tmp_path: Path) -> Case:
     folder = node.backing / request.node.name.replace("[", "-").replace("]", "")
     folder.mkdir()
     return Case(request.param, way, node, folder, tmp_path)
@@ -211,7 +209,11 @@ def test_a_program_that_ended_within_a_frame_and_went_on(case: Case) -> None:
         at = sample.offset(4)
         before = [*sample.frames[:4], data[at : at + len(kept)]]
         check_good_before(
-            case, path, Sample("", sample.header, before), 5, "is damaged.*the frame before it may be damaged, too"
+            case,
+            path,
+            Sample("", sample.header, before),
+            5,
+            "is damaged.*the frame before it may be damaged, too",
         )
         return
     check_good_before(case, path, sample, 4, "is damaged")
@@ -332,5 +334,5 @@ def test_files_beyond_two_to_the_forty(way: str, node: zazen.testing.Daemon) -> 
         opened(way, xyz, node) as dataset,
     ):
         assert bytes(dataset.read(1).data) == frame
-        with pytest.raises(zazen.CorruptError, match="frame 2 of huge.xyz"):
+        with pytest.raises(zazen.CorruptError, match=r"frame 2 of huge\.xyz"):
             dataset.read(2)

@@ -4,7 +4,7 @@ use crate::collectives::{Table, zazen_collectives_t};
 use crate::runset::zazen_runset_t;
 use crate::status::{ask, guard, invalid, needed_text, optional_text};
 use crate::structs::Sized0;
-use crate::trajectory::Kept;
+use crate::told_trajectory::Told;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ffi::{CString, c_char};
@@ -21,7 +21,7 @@ pub struct zazen_dataset_t {
     pub(crate) inner: SharedDataset,
     path: CString,
     /// What zazen_trajectory gave, whose pointers live as long as the dataset.
-    pub(crate) trajectory: OnceLock<Option<Kept>>,
+    pub(crate) trajectory: OnceLock<Option<Told>>,
 }
 
 /// How to open a dataset; zero in a field means the default.
@@ -235,8 +235,8 @@ pub unsafe extern "C" fn zazen_has_daemon(dataset: *const zazen_dataset_t) -> i3
 }
 
 /// The identity of the node whose daemon answered, a number of 128 bits that is the same in all
-/// processes of the node: `node[0]` has its low 64 bits, `node[1]` the high ones. Without a daemon: a
-/// random one, fixed for this dataset.
+/// processes of the node: `node[0]` has its low 64 bits, `node[1]` the high ones. Without a daemon:
+/// a random one, fixed for this dataset.
 ///
 /// # Safety
 /// `dataset` is NULL or live; `node` has two writable elements.

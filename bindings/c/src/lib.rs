@@ -20,6 +20,7 @@ pub mod random;
 pub mod runset;
 pub mod status;
 mod structs;
+pub mod told_trajectory;
 pub mod trajectory;
 pub mod writer;
 

@@ -3,8 +3,8 @@
 use crate::collectives::zazen_collectives_t;
 use crate::dataset::{carrier, live, zazen_dataset_t};
 use crate::frames::{boxed, zazen_frame_t};
-use crate::status::{guard, invalid, needed_text};
 use crate::runset::zazen_runset_t;
+use crate::status::{guard, invalid, needed_text};
 use std::ffi::c_char;
 use zazen_assign::Collectives;
 use zazen_client::READ_MANY_MAX;

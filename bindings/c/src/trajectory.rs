@@ -3,40 +3,10 @@
 use crate::dataset::{live, zazen_dataset_t};
 use crate::status::{ask, guard, invalid};
 use crate::structs::Sized0;
-use std::ffi::{CString, c_char, c_void};
+use crate::told_trajectory::{Told, zazen_trajectory_t};
+use std::ffi::{CString, c_char};
 use std::ptr;
-use zazen_client::OpenedTrajectory;
 use zazen_core::{Error, ErrorKind, Result};
-
-/// What is known of the trajectory files that hold a dataset's frames, as they were when it was
-/// opened. Frame n of the dataset has exactly the bytes of the n-th frame of the files, in their
-/// order. What the pointers lead to lives as long as the dataset.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct zazen_trajectory_t {
-    /// sizeof(zazen_trajectory_t), set by the caller.
-    pub struct_size: usize,
-    /// "xtc", "trr", "dcd", "ncdf", "gro", "lammpstrj" or "xyz".
-    pub format: *const c_char,
-    /// Atoms in each frame.
-    pub atoms: u64,
-    /// Whole frames in all files.
-    pub frames: u64,
-    /// How many files there are; zazen_trajectory_file names each.
-    pub files: u64,
-    /// How many things are wrong with them; zazen_trajectory_trouble names each.
-    pub troubles: u64,
-    /// The bytes before the first frame of the first file, where a decoder needs them (DCD, AMBER
-    /// NetCDF); else NULL.
-    pub header: *const c_void,
-    /// How many bytes the header has.
-    pub header_bytes: u64,
-}
-
-// SAFETY: repr(C), size first, zeroes are NULL and 0, no padding.
-unsafe impl Sized0 for zazen_trajectory_t {
-    const NAME: &'static str = "zazen_trajectory_t";
-}
 
 /// The version of a file; times are nanoseconds since the epoch.
 #[repr(C)]
@@ -59,49 +29,13 @@ unsafe impl Sized0 for zazen_blocks_t {
     const NAME: &'static str = "zazen_blocks_t";
 }
 
-/// A trajectory in the words of C. It stays with its dataset.
-pub(crate) struct Kept {
-    opened: OpenedTrajectory,
-    format: CString,
-    files: Vec<CString>,
-    troubles: Vec<CString>,
-}
-
-impl Kept {
-    fn new(opened: OpenedTrajectory) -> Kept {
-        let c_text = |text: String| CString::new(text.replace('\0', " ")).unwrap_or_default();
-        let path = |file: &zazen_core::TrajectoryFile| opened.directory.join(file.path.as_str());
-        let files = opened.trajectory.files.iter().map(path);
-        Kept {
-            format: c_text(opened.trajectory.format.name().to_owned()),
-            files: files.map(|path| c_text(path.to_string_lossy().into_owned())).collect(),
-            troubles: opened.troubles().into_iter().map(c_text).collect(),
-            opened,
-        }
-    }
-
-    fn described(&self) -> zazen_trajectory_t {
-        let header = self.opened.trajectory.header();
-        zazen_trajectory_t {
-            struct_size: 0,
-            format: self.format.as_ptr(),
-            atoms: self.opened.trajectory.n_atoms,
-            frames: self.opened.trajectory.files.iter().map(|file| file.count).sum(),
-            files: self.files.len() as u64,
-            troubles: self.troubles.len() as u64,
-            header: if header.is_empty() { ptr::null() } else { header.as_ptr().cast() },
-            header_bytes: header.len() as u64,
-        }
-    }
-}
-
 /// `None`: the frames are not those of trajectory files.
-fn kept(dataset: &zazen_dataset_t) -> Result<Option<&Kept>> {
+fn kept(dataset: &zazen_dataset_t) -> Result<Option<&Told>> {
     if let Some(kept) = dataset.trajectory.get() {
         return Ok(kept.as_ref());
     }
     let found = dataset.inner.with(|dataset| Ok(dataset.trajectory()))?;
-    Ok(dataset.trajectory.get_or_init(|| found.map(Kept::new)).as_ref())
+    Ok(dataset.trajectory.get_or_init(|| found.map(Told::new)).as_ref())
 }
 
 /// Describes the trajectory files that hold the dataset's frames. ZAZEN_NOT_FOUND if its frames are
@@ -130,8 +64,8 @@ pub unsafe extern "C" fn zazen_trajectory(
     })
 }
 
-/// The absolute path of trajectory file `at`, from 0 on; NULL if there is none. Lives as long as the
-/// dataset.
+/// The absolute path of trajectory file `at`, from 0 on; NULL if there is none. Lives as long as
+/// the dataset.
 ///
 /// # Safety
 /// `dataset` is NULL or live.
@@ -155,7 +89,7 @@ pub unsafe extern "C" fn zazen_trajectory_trouble(dataset: *mut zazen_dataset_t,
 
 /// # Safety
 /// `dataset` is NULL or live.
-unsafe fn nth(dataset: *mut zazen_dataset_t, at: u64, of: fn(&Kept) -> &Vec<CString>) -> *const c_char {
+unsafe fn nth(dataset: *mut zazen_dataset_t, at: u64, of: fn(&Told) -> &Vec<CString>) -> *const c_char {
     ask(ptr::null(), || {
         // SAFETY: by the caller's word.
         let kept = kept(unsafe { dataset.as_ref() }?).ok()??;

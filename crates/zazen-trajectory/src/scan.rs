@@ -263,8 +263,9 @@ impl Scanner {
         }
     }
 
-    /// What is wrong with the header of a frame. The frame before it is then suspect, too: a program
-    /// that ended within it, and was started again, leaves less of it than its own header says.
+    /// What is wrong with the header of a frame. The frame before it is then suspect, too: a
+    /// program that ended within it, and was started again, leaves less of it than its own header
+    /// says.
     fn behind(&self, why: String) -> String {
         match self.frames {
             0 => why,
