@@ -167,6 +167,15 @@ def test_random_access(lustre):
     assert "d.paths(" in paths
 
 
+def test_torch(lustre):
+    skip_without("torch")
+    program = (ROOT / "docs/torch.md").read_text().split("```python\n", 1)[1].split("```", 1)[0]
+    assert "range(90)" in program
+    decode = "def decode(frame):\n    return len(frame.data)\n"
+    program = decode + program.replace("range(90)", "range(2)").replace("\n\n", "\n")
+    assert typed(lustre, program, "print(len(batch))").strip() == "8"
+
+
 def test_mdanalysis(lustre):
     skip_without("MDAnalysis", "mpi4py")
     text = (ROOT / "docs/mdanalysis.md").read_text()
