@@ -6,7 +6,6 @@ use crate::frames::{boxed, zazen_frame_t};
 use crate::runset::zazen_runset_t;
 use crate::status::{guard, invalid, needed_text};
 use std::ffi::c_char;
-use zazen_assign::Collectives;
 use zazen_client::READ_MANY_MAX;
 use zazen_core::{Error, ErrorKind};
 
