@@ -279,6 +279,43 @@ typedef struct zazen_assignment_t {
   uint64_t perfect_hit;
 } zazen_assignment_t;
 
+// What is known of the trajectory files that hold a dataset's frames, as they were when it was
+// opened. Frame n of the dataset has exactly the bytes of the n-th frame of the files, in their
+// order. What the pointers lead to lives as long as the dataset.
+typedef struct zazen_trajectory_t {
+  // sizeof(zazen_trajectory_t), set by the caller.
+  size_t struct_size;
+  // "xtc", "trr", "dcd", "ncdf", "gro", "lammpstrj" or "xyz".
+  const char *format;
+  // Atoms in each frame.
+  uint64_t atoms;
+  // Whole frames in all files.
+  uint64_t frames;
+  // How many files there are; zazen_trajectory_file names each.
+  uint64_t files;
+  // How many things are wrong with them; zazen_trajectory_trouble names each.
+  uint64_t troubles;
+  // The bytes before the first frame of the first file, where a decoder needs them (DCD, AMBER
+  // NetCDF); else NULL.
+  const void *header;
+  // How many bytes the header has.
+  uint64_t header_bytes;
+} zazen_trajectory_t;
+
+// The version of a file; times are nanoseconds since the epoch.
+typedef struct zazen_blocks_t {
+  // sizeof(zazen_blocks_t), set by the caller.
+  size_t struct_size;
+  // Bytes of the file.
+  uint64_t file_bytes;
+  // When its bytes changed last.
+  int64_t modified_ns;
+  // When anything of it changed last.
+  int64_t changed_ns;
+  // Its inode.
+  uint64_t inode;
+} zazen_blocks_t;
+
 // How to read; zero in a field means the default.
 typedef struct zazen_read_options_t {
   // sizeof(zazen_read_options_t).
@@ -598,6 +635,35 @@ int32_t zazen_assign(struct zazen_dataset_t *dataset,
                      const struct zazen_collectives_t *collectives,
                      struct zazen_assignment_t *assignment,
                      struct zazen_runset_t **set);
+
+// Describes the trajectory files that hold the dataset's frames. ZAZEN_NOT_FOUND if its frames are
+// not those of trajectory files.
+//
+// The caller sees to it that:
+// `dataset` is NULL or live; `trajectory` is as large as it says.
+int32_t zazen_trajectory(struct zazen_dataset_t *dataset, struct zazen_trajectory_t *trajectory);
+
+// The absolute path of trajectory file `at`, from 0 on; NULL if there is none. Lives as long as
+// the dataset.
+//
+// The caller sees to it that:
+// `dataset` is NULL or live.
+const char *zazen_trajectory_file(struct zazen_dataset_t *dataset, uint64_t at);
+
+// What is wrong with the trajectory files, from 0 on, each with its file, frame and byte offset: a
+// frame that is cut or still being written, or that is damaged. The frames before it are good.
+// NULL if there is no more. Lives as long as the dataset.
+//
+// The caller sees to it that:
+// `dataset` is NULL or live.
+const char *zazen_trajectory_trouble(struct zazen_dataset_t *dataset, uint64_t at);
+
+// Describes the version of the file whose blocks the dataset's frames are. Reads give ZAZEN_STALE
+// once the file looks different. ZAZEN_NOT_FOUND if the frames are not the blocks of a file.
+//
+// The caller sees to it that:
+// `dataset` is NULL or live; `blocks` is as large as it says.
+int32_t zazen_blocks(struct zazen_dataset_t *dataset, struct zazen_blocks_t *blocks);
 
 // Reads frame `number`, checked against its checksum. The caller frees `*frame`.
 //
