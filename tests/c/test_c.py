@@ -193,6 +193,7 @@ int main(int argc, char **argv)
         return 1;
     if (zazen_trajectory(dataset, &told) != ZAZEN_OK) {
         printf("%s\n", zazen_last_error());
+        zazen_close(dataset);
         return 2;
     }
     printf("%s %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", told.format, told.atoms, told.frames,
