@@ -3,6 +3,7 @@
 use crate::backing_roots::Located;
 use crate::guarded_backing::{GuardedBacking, is_outage};
 use crate::node_store::NodeStore;
+use crate::shares::LAYOUT_BYTES_OF_A_SHARE;
 use crate::viewer::Viewer;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -232,6 +233,11 @@ impl Opened {
         self.known().layout.as_deref().cloned()
     }
 
+    /// The memory that the layout takes, about.
+    pub fn layout_bytes(&self) -> usize {
+        self.known().layout.as_deref().map_or(0, zazen_store::layout_bytes)
+    }
+
     /// Whether the layout is known already.
     pub fn has_layout(&self) -> bool {
         self.known().layout.is_some()
@@ -266,7 +272,13 @@ impl Opened {
             let found = zazen_backing::dataset::layout(finder, self.backing(), &self.at.beneath, pattern);
             known.looked = Some(Instant::now());
             known.failed = None;
+            // Its share of memory was taken when it was opened.
+            let fits = |layout: &Layout| zazen_store::layout_bytes(layout) <= LAYOUT_BYTES_OF_A_SHARE;
             match found {
+                Ok(Some(layout)) if !fits(&layout) => {
+                    let why = "its list of frames came after it was opened, and is long; open it again";
+                    known.failed = Some((ErrorKind::Busy, format!("dataset {}: {why}", self.spelled())));
+                }
                 Ok(found) => found.into_iter().for_each(|layout| self.put_layout(&mut known, layout, true)),
                 Err(error) => known.failed = Some((error.kind(), error.to_string())),
             }
