@@ -34,12 +34,17 @@ pub fn put(path: &Path, contents: &[u8], mode: u32) -> Result<()> {
 /// Opens a file to add to it, and makes it if there is none. Fails if it is a link, has another
 /// name, or belongs to another user: then it is not the daemon's.
 pub fn add_to(path: &Path) -> Result<File> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW;
-    let flags = flags | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    use rustix::io::Errno;
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
     let refuse = |why: String| Err(Error::new(ErrorKind::InvalidInput, why));
-    let file = match rustix::fs::open(path, flags, mode) {
-        Err(rustix::io::Errno::LOOP) => {
+    // Not in one call: the kernel would refuse another user's file without saying why.
+    let opened = match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(Errno::NOENT) => rustix::fs::open(path, flags | OFlags::CREATE | OFlags::EXCL, mode),
+        opened => opened,
+    };
+    let file = match opened {
+        Err(Errno::LOOP) => {
             return refuse("it is a symbolic link; remove it, or name another folder".to_owned());
         }
         opened => File::from(opened?),
