@@ -208,7 +208,8 @@ def node(start_node) -> Node:
     return start_node()
 
 
-def write_frames(folder: Path, owner: User | None = None, mode: int = 0o644, count: int = 4, name: str = "f-{}.bin",
+def write_frames(folder: Path, owner: User | None = None, mode: int = 0o644,
+                 count: int = 4, name: str = "f-{}.bin",
                  size: int = 140_000) -> list[Path]:  # fmt: skip
     """Frames 0 … count - 1 in `folder`, each full of its own byte; `owner` owns them."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::{Entry, Store, StoreConfig, Stored};
+use crate::{CachedFrame, Store, StoreConfig, Stored};
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -307,7 +307,7 @@ fn sources_of_all_kinds<D: Disk>(place: &DiskMaker<'_, D>) {
     }
     let check = |store: &Store<D>| {
         let entries = store.entries(&series_in("a/b"), &RunSet::range(0, 1 << 40)).unwrap();
-        let by_number: BTreeMap<u64, &Entry> =
+        let by_number: BTreeMap<u64, &CachedFrame> =
             entries.iter().map(|entry| (entry.meta.number.get(), entry)).collect();
         assert_eq!(by_number.len(), sources.len());
         for (number, length, source) in &sources {

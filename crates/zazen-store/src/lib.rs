@@ -43,5 +43,5 @@ pub use segments::PACKED_BYTES_MAX;
 pub use several::{DISKS_MAX, DiskPut, PageCursor, ScanGuards, Stores};
 pub use store::Store;
 pub use types::{
-    DatasetSummary, EntriesCursor, Entry, OpenFrame, RecoveryReport, Space, StoreConfig, Stored,
+    CachedFrame, DatasetSummary, EntriesCursor, OpenFrame, RecoveryReport, Space, StoreConfig, Stored,
 };

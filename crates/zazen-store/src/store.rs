@@ -10,7 +10,7 @@ use crate::record::{Record, RecordOp, Storage};
 use crate::registry;
 use crate::room::{Room, on_disk};
 use crate::state::State;
-use crate::types::{DatasetSummary, EntriesCursor, Entry, OpenFrame, Space, StoreConfig};
+use crate::types::{CachedFrame, DatasetSummary, EntriesCursor, OpenFrame, Space, StoreConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -274,7 +274,7 @@ impl<D: Disk> Store<D> {
     }
 
     /// Describes a cached frame; `None` if it isn't here.
-    pub fn entry(&self, dataset: &RelPath, number: u64) -> Result<Option<Entry>> {
+    pub fn entry(&self, dataset: &RelPath, number: u64) -> Result<Option<CachedFrame>> {
         let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(None) };
         match dataset.find(number)? {
             Lookup::Here(found) => dataset.describe(&found),
@@ -286,14 +286,14 @@ impl<D: Disk> Store<D> {
     ///
     /// Reads the log front to back, some 100 bytes of heap per entry; for more than some 100 000
     /// frames take [`Store::entries_page`].
-    pub fn entries(&self, dataset: &RelPath, numbers: &RunSet) -> Result<Vec<Entry>> {
+    pub fn entries(&self, dataset: &RelPath, numbers: &RunSet) -> Result<Vec<CachedFrame>> {
         let mut all = Vec::new();
         let mut cursor = EntriesCursor::default();
         while let Some(page) = self.entries_page(dataset, numbers, &mut cursor)? {
             all.extend(page);
         }
         // If a log was rewritten meanwhile, or a frame promoted, an entry may come twice.
-        all.sort_by_key(|entry: &Entry| (entry.meta.number, entry.position));
+        all.sort_by_key(|entry: &CachedFrame| (entry.meta.number, entry.position));
         all.dedup_by_key(|entry| entry.meta.number);
         all.sort_by_key(|entry| entry.position);
         Ok(all)
@@ -308,7 +308,7 @@ impl<D: Disk> Store<D> {
         dataset: &RelPath,
         numbers: &RunSet,
         cursor: &mut EntriesCursor,
-    ) -> Result<Option<Vec<Entry>>> {
+    ) -> Result<Option<Vec<CachedFrame>>> {
         let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(None) };
         self.touch(&dataset);
         let Some(found) = dataset.page(numbers, cursor, PAGE_BLOCKS)? else { return Ok(None) };
@@ -354,7 +354,7 @@ impl<D: Disk> Store<D> {
     /// half the system calls of [`Store::open_frame`]. The frame may have been replaced since; then
     /// the bytes don't match `entry.meta.checksum`, as with any copy that went bad, and the reader
     /// asks again; or it is `None`, if another copy has its number now.
-    pub fn open_entry(&self, dataset: &RelPath, entry: &Entry) -> Result<Option<OpenFrame>> {
+    pub fn open_entry(&self, dataset: &RelPath, entry: &CachedFrame) -> Result<Option<OpenFrame>> {
         // It is gone, or something else has its path: the slow way finds out which.
         let Ok(file) = self.disk.open(&entry.place, false) else {
             let found = self.open_frame(dataset, entry.meta.number.get())?;
@@ -463,7 +463,7 @@ impl<D: Disk> Store<D> {
 
     /// Drops a frame that `entry` described, because its source changed; false if the number has
     /// another copy by now.
-    pub fn drop_stale(&self, dataset: &RelPath, entry: &Entry) -> Result<bool> {
+    pub fn drop_stale(&self, dataset: &RelPath, entry: &CachedFrame) -> Result<bool> {
         let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(false) };
         match dataset.find(entry.meta.number.get())? {
             Lookup::Here(found) if found.record.meta == entry.meta && found.origin == entry.origin => {
@@ -541,7 +541,7 @@ impl<D: Disk> Store<D> {
 
     /// Gives frames that came without a validator the one that their sources have, if they are
     /// still as `entries` described them. One write to the log for all of them.
-    pub fn adopt(&self, dataset: &RelPath, entries: &[(&Entry, Validator)]) -> Result<()> {
+    pub fn adopt(&self, dataset: &RelPath, entries: &[(&CachedFrame, Validator)]) -> Result<()> {
         let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(()) };
         let _changing = self.changing()?;
         let mut writer = dataset.lock_writer();

@@ -7,14 +7,14 @@ use crate::clock::now_ns;
 use crate::fetcher::{Asked, Outcome, Wanting};
 use crate::node::Node;
 use crate::node_store::NodePut;
-use crate::opened::Opened;
+use crate::opened::OpenedDataset;
 use crate::peers::Wanted;
 use zazen_backing::SourceFile;
 use zazen_core::{Error, ErrorKind, FrameNo, Origin, RelPath, Result, Source, SourceStat, Validator};
 use zazen_frames::copy::{self, Ask, Copying, Failure};
 use zazen_frames::home::GIVEN_BYTES_MAX;
 use zazen_frames::stale::Held;
-use zazen_store::Entry;
+use zazen_store::CachedFrame;
 
 /// Where a copy's bytes may come from, and for how long somebody waits for them.
 #[derive(Clone, Copy)]
@@ -44,7 +44,7 @@ pub fn nobody_waits() -> Error {
 /// meanwhile, it is opened again.
 pub fn fetch(
     node: &Node,
-    opened: &Opened,
+    opened: &OpenedDataset,
     source: &Source,
     number: u64,
     origin: Origin,
@@ -89,7 +89,7 @@ pub fn extent_in(file: &dyn SourceFile, source: &Source, number: u64, spelled: &
 }
 
 /// What the state machines of `zazen_frames` are told of a cached frame.
-pub fn held(entry: Entry) -> Held {
+pub fn held(entry: CachedFrame) -> Held {
     Held { meta: entry.meta, origin: entry.origin, source: entry.source }
 }
 
@@ -117,7 +117,7 @@ impl Drop for Timed<'_> {
 /// Copies a frame.
 fn copy_frame(
     node: &Node,
-    opened: &Opened,
+    opened: &OpenedDataset,
     source: &Source,
     number: u64,
     origin: Origin,
@@ -171,7 +171,7 @@ fn copy_frame(
 /// Does what a copy asks for, on the real disk and the real backing store.
 struct Hands<'a> {
     node: &'a Node,
-    opened: &'a Opened,
+    opened: &'a OpenedDataset,
     series: RelPath,
     source: &'a Source,
     number: u64,
@@ -269,7 +269,12 @@ impl Hands<'_> {
 }
 
 /// Reads a whole frame from its opened source, for want of room in the cache.
-pub fn read_inline(opened: &Opened, source: &Source, number: u64, file: &dyn SourceFile) -> Result<Vec<u8>> {
+pub fn read_inline(
+    opened: &OpenedDataset,
+    source: &Source,
+    number: u64,
+    file: &dyn SourceFile,
+) -> Result<Vec<u8>> {
     let (offset, length) = extent_in(file, source, number, &opened.spelled())?;
     let mut bytes = vec![0; length as usize];
     let mut done = 0;

@@ -11,7 +11,7 @@ use crate::fetcher::Outcome;
 use crate::neighbours::Neighbours;
 use crate::node::Node;
 use crate::notes::Notes;
-use crate::opened::Opened;
+use crate::opened::OpenedDataset;
 use crate::shares::Share;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -55,7 +55,7 @@ pub struct Misses {
 
 struct Shared {
     node: Weak<Node>,
-    opened: Arc<Opened>,
+    opened: Arc<OpenedDataset>,
     caller: Caller,
     notes: Arc<Notes>,
     /// What was not in the cache when the scan began.
@@ -74,7 +74,7 @@ impl Misses {
     /// Begins to bring `todo` with the rights of the user who opened the dataset.
     pub fn new(
         node: &Arc<Node>,
-        opened: &Arc<Opened>,
+        opened: &Arc<OpenedDataset>,
         caller: &Caller,
         todo: RunSet,
         notes: Arc<Notes>,
@@ -313,7 +313,12 @@ fn bring(shared: &Shared, wanted: Wanted) -> Result<Way> {
 
 /// A frame that the cache cannot take or give: its opened source's descriptor if the store has
 /// such, else its bytes.
-pub fn without_room(opened: &Opened, source: Source, number: u64, file: Box<dyn SourceFile>) -> Result<Way> {
+pub fn without_room(
+    opened: &OpenedDataset,
+    source: Source,
+    number: u64,
+    file: Box<dyn SourceFile>,
+) -> Result<Way> {
     if file.has_descriptor() {
         return Ok(Way::ReadThrough(source, file));
     }

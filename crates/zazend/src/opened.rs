@@ -17,7 +17,7 @@ const LAYOUT_HOLD_OFF: Duration = Duration::from_secs(1);
 pub const LEASE: Duration = Duration::from_nanos(zazen_frames::scan::LEASE_NS);
 
 /// A dataset that a connection has opened, as the connection's user sees it.
-pub struct Opened {
+pub struct OpenedDataset {
     /// Where it is.
     pub at: Located,
     /// The template that the user gave, if any.
@@ -55,16 +55,16 @@ impl KnownLayout {
     }
 }
 
-impl Opened {
+impl OpenedDataset {
     /// The dataset at `at` for `viewer`; its layout is not known yet. Looking for it ends once
     /// `stops` says so.
-    pub fn new(at: Located, pattern: Option<String>, viewer: Viewer, stops: Stops) -> Result<Opened> {
+    pub fn new(at: Located, pattern: Option<String>, viewer: Viewer, stops: Stops) -> Result<OpenedDataset> {
         let view = at.root.seen_by(&viewer)?;
         let series = at.dataset.clone();
         let known = KnownLayout::unknown(series);
         let (layout, allowed) = (Mutex::new(known), Mutex::default());
         let confirmed = Confirmed::default();
-        Ok(Opened { at, pattern, viewer, view, layout, allowed, confirmed, stops })
+        Ok(OpenedDataset { at, pattern, viewer, view, layout, allowed, confirmed, stops })
     }
 
     /// From now on this handle means a series of the cache: for a tool that manages the cache

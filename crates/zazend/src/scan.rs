@@ -18,7 +18,7 @@ use crate::look::{Look, look};
 use crate::misses::{Brought, Misses, Way};
 use crate::node::Node;
 use crate::notes::Notes;
-use crate::opened::Opened;
+use crate::opened::OpenedDataset;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use zazen_call::{Caller, Line, Reply, may_say};
@@ -31,7 +31,7 @@ use zazen_frames::misses::Wanted;
 use zazen_frames::scan::{AfterCheck, Proof, after_check, refetched_as};
 use zazen_frames::scan_record::ScanNotes;
 use zazen_frames::stale::may_have_grown;
-use zazen_store::{Entry, PageCursor, ScanGuards};
+use zazen_store::{CachedFrame, PageCursor, ScanGuards};
 
 /// Bytes of packed frames that an answer copies at most, beside its first frame.
 const COPIED_BYTES_MAX: u64 = 16 << 20;
@@ -42,7 +42,7 @@ const READ_MANY_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A scan under way, of one connection.
 pub struct Scan {
-    opened: Arc<Opened>,
+    opened: Arc<OpenedDataset>,
     /// The cache's name for what is scanned.
     series: RelPath,
     who: Credentials,
@@ -57,7 +57,7 @@ pub struct Scan {
 
 /// Where the scan is in the cached frames.
 struct Cursor {
-    order: HandOut<Entry>,
+    order: HandOut<CachedFrame>,
     at: PageCursor,
 }
 
@@ -86,14 +86,19 @@ impl Room {
 impl Scan {
     /// Begins a scan of `set`; also how many of it are cached now. The caller has looked for the
     /// dataset's layout; if it can't be had, its frames tell.
-    pub fn begin(node: &Arc<Node>, opened: &Arc<Opened>, caller: &Caller, set: &RunSet) -> (Scan, u64) {
+    pub fn begin(
+        node: &Arc<Node>,
+        opened: &Arc<OpenedDataset>,
+        caller: &Caller,
+        set: &RunSet,
+    ) -> (Scan, u64) {
         Scan::begin_noting(node, opened, caller, set, Arc::default())
     }
 
     /// As [`Scan::begin`]; `notes` takes the reasons why frames are not handed out from the cache.
     pub fn begin_noting(
         node: &Arc<Node>,
-        opened: &Arc<Opened>,
+        opened: &Arc<OpenedDataset>,
         caller: &Caller,
         set: &RunSet,
         notes: Arc<Notes>,
@@ -215,7 +220,7 @@ impl Scan {
         }
     }
 
-    fn describe(&self, node: &Node, cursor: &mut Cursor) -> Described<Entry> {
+    fn describe(&self, node: &Node, cursor: &mut Cursor) -> Described<CachedFrame> {
         let Cursor { order, at } = cursor;
         let Some(wanted) = order.wanted() else { return Described::Gone };
         match node.store.entries_page(&self.series, wanted, at) {
@@ -248,7 +253,7 @@ impl Scan {
     }
 
     /// Drops a copy that does not stand for its source any more.
-    fn drop_stale(&self, node: &Node, entry: &Entry) {
+    fn drop_stale(&self, node: &Node, entry: &CachedFrame) {
         let number = entry.meta.number.get();
         self.notes.add(number, Absence::Stale);
         match node.store.drop_stale(&self.series, entry) {
@@ -262,7 +267,7 @@ impl Scan {
         }
     }
 
-    fn hand_out(&self, node: &Node, entry: &Entry, batch: &mut Batch) -> Handed {
+    fn hand_out(&self, node: &Node, entry: &CachedFrame, batch: &mut Batch) -> Handed {
         let delivery = |origin| match origin {
             Origin::Native => Delivery::Native,
             Origin::Alien => Delivery::Alien,
@@ -316,7 +321,8 @@ impl Scan {
             node.counters.corrupt_dropped.add(1);
             if let Some(left_out) = may_say("dropped bad", &self.opened.spelled()) {
                 tracing::warn!(
-                    "frame {number} of {}: its copy does not match its checksum and was dropped; check the disk under {}{left_out}",
+                    "frame {number} of {}: its copy does not match its checksum and was dropped; \
+                     check the disk under {}{left_out}",
                     self.opened.spelled(),
                     node.cache_root
                 );

@@ -1,7 +1,7 @@
 //! What connections hold: opened datasets and scans, by handle; released with the connection.
 
 use crate::notes::Notes;
-use crate::opened::Opened;
+use crate::opened::OpenedDataset;
 use crate::scan::Scan;
 use crate::shares::Share;
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ pub const SCANS_MAX: usize = 64;
 #[derive(Default)]
 pub struct Session {
     /// Each with its user's share of what may be open.
-    opened: HashMap<u32, (Arc<Opened>, Share)>,
+    opened: HashMap<u32, (Arc<OpenedDataset>, Share)>,
     by_path: HashMap<(String, Option<String>), u32>,
     scans: HashMap<u32, (Arc<Scan>, Share)>,
     /// Why frames were not cached that were read by random access, by the dataset's handle.
@@ -32,7 +32,7 @@ impl Session {
     pub fn keep_opened(
         &mut self,
         path: &str,
-        opened: Arc<Opened>,
+        opened: Arc<OpenedDataset>,
         share: impl FnOnce() -> Result<Share>,
     ) -> Result<u32> {
         let key = (path.to_owned(), opened.pattern.clone());
@@ -67,7 +67,7 @@ impl Session {
     }
 
     /// The dataset behind `handle`.
-    pub fn opened(&self, handle: u32) -> Result<Arc<Opened>> {
+    pub fn opened(&self, handle: u32) -> Result<Arc<OpenedDataset>> {
         self.opened.get(&handle).map(|(opened, _)| opened.clone()).ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidArgument,

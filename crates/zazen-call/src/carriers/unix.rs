@@ -196,8 +196,8 @@ fn check_listener(socket: BorrowedFd<'_>, path: &Path, expected: Option<u32>) ->
     Err(Error::new(
         ErrorKind::Authentication,
         format!(
-            "the daemon at {} is user {uid}'s, neither root's nor user {}'s own: nothing it says is believed; \
-             name another socket, or set {DAEMON_UID_VARIABLE}={uid} if you trust that user",
+            "the daemon at {} is user {uid}'s, neither root's nor user {}'s own: nothing it says is \
+             believed; name another socket, or set {DAEMON_UID_VARIABLE}={uid} if you trust that user",
             path.display(),
             rustix::process::geteuid().as_raw()
         ),

@@ -108,7 +108,8 @@ fn tell(arguments: &Index, found: &OpenedTrajectory, by_daemon: bool, took: Dura
                 json!({"frame": file.count, "offset": trouble.offset, "unfinished": trouble.unfinished,
                     "why": trouble.why})
             });
-            json!({"path": found.directory.join(file.path.as_str()), "first": file.first, "frames": file.count,
+            json!({"path": found.directory.join(file.path.as_str()), "first": file.first,
+                "frames": file.count,
                 "header_bytes": file.header.len(), "trouble": trouble})
         });
         let files: Vec<Value> = files.collect();

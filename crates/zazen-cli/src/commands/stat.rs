@@ -2,7 +2,7 @@
 
 use super::ls::{UNSEEN, for_each_row, origin, row_json};
 use crate::output::{self, Table, human_bytes};
-use crate::target::{self, Done, Opened, Pattern, Targets};
+use crate::target::{self, Done, OpenedSeries, Pattern, Targets};
 use clap::Args;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: &Stat) -> Result<Done> {
 }
 
 impl Stat {
-    fn number(&self, nodes: &[Opened]) -> Result<u64> {
+    fn number(&self, nodes: &[OpenedSeries]) -> Result<u64> {
         if let Ok(number) = self.frame.parse::<u64>() {
             return FrameNo::new(number).map(FrameNo::get);
         }

@@ -7,7 +7,7 @@ use crate::clock::now_ns;
 use crate::fetch::{Whence, held};
 use crate::neighbours::Neighbours;
 use crate::node::Node;
-use crate::opened::Opened;
+use crate::opened::OpenedDataset;
 use crate::session::Sessions;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,7 +73,7 @@ pub(super) fn fetch(
 
 struct Work<'a> {
     node: &'a Arc<Node>,
-    opened: &'a Opened,
+    opened: &'a OpenedDataset,
     line: &'a Line,
     caller: &'a Caller,
     set: &'a RunSet,
