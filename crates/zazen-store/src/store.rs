@@ -593,14 +593,11 @@ impl<D: Disk> Store<D> {
     /// may write a manifest could fill the memory with it.
     pub fn set_layout(&self, dataset: &RelPath, layout: &Layout) -> Result<()> {
         let Some(found) = self.dataset(dataset.as_str()) else { return Ok(()) };
-        let held = {
+        let (is_known, held) = {
             let index = found.read_index();
-            if index.state.layout.as_ref() == Some(layout) {
-                return Ok(());
-            }
-            index.footprint()
+            (index.state.layout.as_ref() == Some(layout), index.footprint())
         };
-        if layout_bytes(layout) as u64 > LAYOUT_BYTES_MIN.max(held / LAYOUT_SHARE) {
+        if is_known || layout_bytes(layout) as u64 > LAYOUT_BYTES_MIN.max(held / LAYOUT_SHARE) {
             return Ok(());
         }
         let _changing = self.changing()?;

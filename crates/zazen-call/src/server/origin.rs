@@ -44,8 +44,8 @@ impl Origins {
         let diag = rustix::net::socket_with(kind.0, kind.1, kind.2, Some(netlink::SOCK_DIAG));
         let diag = diag.inspect_err(|errno| {
             tracing::warn!(
-                "the kernel does not tell which user of this machine connects ({errno}): a flood of one user's \
-                 connections may keep the others out; allow sockets of AF_NETLINK, as \
+                "the kernel does not tell which user of this machine connects ({errno}): a flood of one \
+                 user's connections may keep the others out; allow sockets of AF_NETLINK, as \
                  packaging/zazend.service does"
             );
         });
