@@ -1,4 +1,4 @@
-# make demo · make test · make check · make vopr · make bench · make docs · make wheel
+# make demo · make test · make check · make vopr · make bench · make docs · make wheel · make deb
 # Everything is installed into .venv and target/ beneath this folder; nothing else on the machine is changed.
 
 SHELL := /bin/bash
@@ -37,7 +37,7 @@ INSTALLED := $(TESTED) --exclude zazen-fuzz --exclude zazen-bench
 JOBS := 3
 PYTEST := $(BIN)/python -m pytest -q -rs -n $(JOBS) --dist loadfile
 
-.PHONY: help demo test check vopr bench bench-data bench-zazen bench-calls bench-namespace bench-sim bench-viz viz-pictures docs wheel setup prerequisites packages native install clean test-rust test-python
+.PHONY: help demo test check vopr bench bench-data bench-zazen bench-calls bench-namespace bench-sim bench-viz viz-pictures docs wheel deb setup prerequisites packages native install clean test-rust test-python
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -67,6 +67,7 @@ check: $(VENV)/.requirements
 	$(BIN)/clang-format --dry-run -Werror examples/c/*.c bindings/c/include/zazen_mpi.h sdk/plugin/*/*.[ch]
 	$(BIN)/python scripts/tidy.py
 	$(BIN)/python scripts/libc_names.py
+	$(BIN)/python scripts/licences.py --check
 
 ## make vopr    simulates whole clusters with faults (SEEDS=10000 of them, from FROM=0 on)
 vopr: prerequisites
@@ -149,6 +150,11 @@ native: prerequisites
 wheel: $(VENV)/.requirements
 	$(BIN)/python -m pip --disable-pip-version-check install --quiet -r requirements/wheel.txt
 	scripts/wheel.sh $(BIN)
+
+## make deb     Debian packages of the programs and the C library, into dist/ (needs dpkg-dev)
+deb: prerequisites
+	cargo build --locked --release $(shell $(PYTHON) -c 'import tomllib; print(*("-p " + p for p in tomllib.load(open("pyproject.toml", "rb"))["tool"]["zazen"]["packages"]))')
+	$(PYTHON) scripts/deb.py
 
 setup: install
 

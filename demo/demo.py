@@ -194,7 +194,8 @@ class Demo:
             before = self.server_bytes()
             self.testbed("run", "-n", str(NODES), "--", self.zazen, "index", self.trajectory)
             say(
-                f"each node found the frames: {(self.server_bytes() - before) / 1e6:.1f} MB from the file server"
+                f"each node found the frames: {(self.server_bytes() - before) / 1e6:.1f} MB from the file "
+                "server"
             )
 
     def analyse(self, name: str, *, direct: bool = False) -> dict:

@@ -8,7 +8,9 @@ the back end joins them in the order of the trajectory. The result equals that o
 `waterdynamics.SurvivalProbability` on the same frames (--serial-check).
 
     mpiexec -n 4 python water_residence.py /lustre/sim1/md.dcd --topology /lustre/sim1/topology.pdb
-    python water_residence.py /lustre/sim1/md.dcd --topology /lustre/sim1/topology.pdb      # one process, no MPI
+
+    # one process, no MPI:
+    python water_residence.py /lustre/sim1/md.dcd --topology /lustre/sim1/topology.pdb
 
 The trajectory is a trajectory file, or a directory of numbered files with one frame each.
 """

@@ -34,7 +34,8 @@ def main(arguments: list[str]) -> int:
     cores = len(os.sched_getaffinity(0))
     expected = usual * 2 / max(1, min(cores, 4))
     say(
-        f"[{step}] {name}: about {span(expected)} on {cores} core{'s' if cores > 1 else ''}, less if little changed"
+        f"[{step}] {name}: about {span(expected)} on {cores} core{'s' if cores > 1 else ''}, less if little "
+        "changed"
     )
     begun = time.monotonic()
     ended = threading.Event()

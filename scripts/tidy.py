@@ -8,8 +8,10 @@
 - files of a crate do not import each other in circles: each can be read after those that it
   imports;
 - dependencies come under licences that may be shipped with an Apache-2.0 product;
+- a few words are the name of one type only, so that each keeps its one meaning;
 - no file grows past the limit, none is empty, no unfinished code lands, every decision page is
   listed;
+- no line is too wide (scripts/tidy_lines.py);
 - what the documentation claims, as far as scripts/tidy_docs.py can check it.
 """
 
@@ -20,6 +22,7 @@ import subprocess
 import sys
 
 import tidy_docs
+import tidy_lines
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -43,7 +46,8 @@ EDGES = {
     "zazen-stub-runtime": "zazen-core zazen-env zazen-wire zazen-call zazen-plugin-abi",
     "zazen-forward-api": "",
     "zazen-posix": "zazen-forward-api zazen-plugin-sdk | | zazen-stubs-build",
-    "zazen-preload": "zazen-core zazen-forward-api zazen-lane zazen-plugin-abi zazen-wire | | zazen-stubs-build",
+    "zazen-preload": "zazen-core zazen-forward-api zazen-lane zazen-plugin-abi zazen-wire"
+    " | | zazen-stubs-build",
     "zazen-seccomp": "zazen-core zazen-call zazen-forward-api zazen-stub-runtime | | zazen-stubs-build",
     "zazen-stream": "zazen-plugin-sdk | | zazen-stubs-build",
     "zazen-push": "zazen-core",
@@ -60,24 +64,25 @@ EDGES = {
     "zazen-stubs": "",
     "zazen-xtc": "zazen-core",
     "zazen-stubs-build": "zazen-stubs",
-    "zazen-client": "zazen-core zazen-env zazen-wire zazen-frames zazen-assign zazen-backing zazen-call zazen-push"
-    " | zazend zazen-testbed",
+    "zazen-client": "zazen-core zazen-env zazen-wire zazen-frames zazen-assign zazen-backing"
+    " zazen-call zazen-push | zazend zazen-testbed",
     "zazend": "zazen-core zazen-env zazen-wire zazen-frames zazen-spans zazen-store zazen-backing zazen-call"
     " zazen-plugins zazen-namespace zazen-namespace-node"
     " | zazen-client zazen-namespace-client zazen-testbed",
     "zazen-testbed": "zazen-core zazen-env zazen-wire zazen-call",
-    "zazen-cli": "zazen-core zazen-env zazen-wire zazen-explain zazen-frames zazen-assign zazen-backing zazen-call"
-    " zazen-client zazen-forward-api zazen-locate zazen-match zazen-mount zazen-namespace-client zazen-push"
-    " zazen-seccomp zazen-sim zazen-spans zazen-stage zazen-stubs zazen-mpi zazen-testbed",
+    "zazen-cli": "zazen-core zazen-env zazen-wire zazen-explain zazen-frames zazen-assign"
+    " zazen-backing zazen-call zazen-client zazen-forward-api zazen-locate zazen-match zazen-mount"
+    " zazen-namespace-client zazen-push zazen-seccomp zazen-sim zazen-spans zazen-stage zazen-stubs"
+    " zazen-mpi zazen-testbed",
     "zazen-mpi": "zazen-core zazen-assign",
     "zazen-c": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-match zazen-push zazen-mpi"
     " zazen-namespace-client",
-    "zazen-python": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-locate zazen-match zazen-push"
-    " zazen-mpi zazen-namespace-client zazen-xtc",
+    "zazen-python": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-locate"
+    " zazen-match zazen-push zazen-mpi zazen-namespace-client zazen-xtc",
     "zazen-fuzz": "zazen-core zazen-env zazen-wire zazen-frames zazen-namespace zazen-store zazen-trajectory"
     " zazen-backing zazen-stubs zazend zazen-stream zazen-xtc",
-    "zazen-vopr": "zazen-core zazen-env zazen-wire zazen-frames zazen-namespace zazen-store zazen-assign zazen-push"
-    " zazen-sim",
+    "zazen-vopr": "zazen-core zazen-env zazen-wire zazen-frames zazen-namespace zazen-store"
+    " zazen-assign zazen-push zazen-sim",
     "zazen-bench": "zazen-core zazen-env zazen-wire zazen-store zazen-client zazen-call zazen-push"
     " zazen-testbed",
 }
@@ -85,8 +90,8 @@ EDGES = {
 # Protocol logic: events in, actions out. Test modules are exempt.
 PURE = [
     "zazen-core", "zazen-wire", "zazen-frames", "zazen-explain", "zazen-lane", "zazen-push", "zazen-assign",
-    "zazen-match", "zazen-vtk", "zazen-stubs", "zazen-forward-api", "zazen-plugin-abi", "zazen-trajectory", "zazen-xtc",
-    "zazen-namespace", "zazen-sim", "zazen-spans",
+    "zazen-match", "zazen-vtk", "zazen-stubs", "zazen-forward-api", "zazen-plugin-abi", "zazen-trajectory",
+    "zazen-xtc", "zazen-namespace", "zazen-sim", "zazen-spans",
 ]  # fmt: skip
 IMPURE = re.compile(
     r"std::(fs|net|process|thread|time::(Instant|SystemTime))|\brustix::|\blibc::|\bgetrandom::"
@@ -124,7 +129,7 @@ BANS = [
             "crates/zazen-call/src/server/": "the kernel's eventfd",
             "crates/zazend/src/http.rs": "the kernel's eventfd",
             "plugins/posix/src/sessions.rs": "random bytes as a number",
-            "crates/zazen-call/src/client/mod.rs": "the eight bytes that ask for memory (docs/formats/shm.md)",
+            "crates/zazen-call/src/client/mod.rs": "eight bytes that ask for memory (docs/formats/shm.md)",
             "crates/zazen-preload/src/": "the same, and the kernel's socket address; no codec without a heap",
             "crates/zazen-stub-runtime/src/interrupt.rs": "thread numbers through a pipe of one process",
             "crates/zazen-trajectory/src/bytes.rs": "the formats of trajectory files",
@@ -156,11 +161,21 @@ BANS = [
     ),
 ]
 
+# Names of types that once had several meanings; each is defined in one file only.
+ONE_MEANING = {
+    "Call": "crates/zazen-call/src/service.rs",
+    "Entry": "crates/zazen-namespace/src/operation.rs",
+    "Opened": "crates/zazen-mount/src/tree.rs",
+    "Place": "crates/zazen-namespace/src/attributes.rs",
+    "Stat": "crates/zazen-cli/src/commands/stat.rs",
+}
+
 LINES_MAX = 800
 # Generated: it has as many lines as the interface has words.
 LONG_FILES = {"bindings/c/include/zazen.h"}
 LICENCES = re.compile(
-    r"\b(MIT|Apache-2\.0|BSD-[123]-Clause|0BSD|ISC|Zlib|Unicode-3\.0|Unlicense|BSL-1\.0|CC0-1\.0|MPL-2\.0|MIT-0)\b"
+    r"\b(MIT|Apache-2\.0|BSD-[123]-Clause|0BSD|ISC|Zlib|Unicode-3\.0|Unlicense|BSL-1\.0|CC0-1\.0|MPL-2\.0"
+    r"|MIT-0)\b"
 )
 
 problems = []
@@ -414,6 +429,18 @@ def check_files():
             problem(path, "is not listed in ARCHITECTURE.md")
 
 
+def check_one_meaning():
+    defines = re.compile(rf"\b(struct|enum|trait|type|union) ({'|'.join(ONE_MEANING)})\b")
+    for path in tracked("*.rs"):
+        for number, line in enumerate((ROOT / path).read_text().splitlines(), 1):
+            found = defines.search(line.split("//")[0])
+            if found and path != ONE_MEANING[found[2]]:
+                problem(
+                    f"{path}:{number}",
+                    f"{found[2]} means what {ONE_MEANING[found[2]]} says; take another name",
+                )
+
+
 def check_test_names():
     """One pytest run imports its test files by their bare names, so two of one name stop it."""
     for folders in (["bindings/python/tests", "tests"], ["integrations"]):
@@ -424,6 +451,15 @@ def check_test_names():
                 problem(path, f"has the name of {other}; pytest cannot run both")
 
 
+def check_lines():
+    for path in tracked("*.rs", "*.py", "*.pyi", "*.c", "*.h"):
+        tidy_lines.check_lines(ROOT, path, problem)
+
+
+def check_docs():
+    tidy_docs.check_docs(ROOT, tracked, problem)
+
+
 def main():
     check_dependencies()
     check_purity()
@@ -431,8 +467,10 @@ def main():
     check_reach()
     check_circles()
     check_files()
+    check_one_meaning()
     check_test_names()
-    tidy_docs.check_docs(ROOT, tracked, problem)
+    check_lines()
+    check_docs()
     for line in problems:
         print(line)
     print(f"tidy: {len(problems)} problem(s)")

@@ -3,36 +3,20 @@
 - links between pages lead somewhere, to a heading too;
 - files, `make` targets, settings, environment variables, C names and metrics that a page names
   exist;
-- prose has at most 100 columns; tables and code may be wider. So have comments.
+- prose has at most 100 columns; tables and code may be wider.
 
 tests/docs/test_claims.py checks what needs the built programs: commands and flags.
 """
 
 from __future__ import annotations
 
-import ast
 import pathlib
 import re
 from collections.abc import Callable, Iterator
 
-COLUMNS_MAX = 100
-# Files whose comments are not checked: programs in other languages within strings.
-WIDE = {"tests/posix/proof_programs.py", "tests/posix/test_forwarding.py", "tests/posix/proof.py"}
-WIDE |= {f"crates/zazen-stubs/src/emit/{name}.rs" for name in ("client", "roundtrip", "rust")}
-# Folders whose comments are not rewritten yet.
-LATER = (
-    "bench/sim/",
-    "crates/zazen-cli/src/commands/sim/",
-    "crates/zazen-mount/",
-    "crates/zazen-namespace",
-    "crates/zazen-sim/",
-    "crates/zazen-stage/",
-    "crates/zazend/tests/namespace",
-    "integrations/",
-    "tests/namespace/",
-    "tests/sim/",
-    "tests/viz/",
-)
+from tidy_lines import PROSE_MAX
+
+MAP_LINES_MAX = 300
 # Folders of this repository that pages name files in.
 FOLDERS = "bench|bindings|crates|demo|docs|examples|fuzz|packaging|plugins|requirements|scripts|sdk|tests"
 # What programs write there when they run, so that no clone has it.
@@ -59,36 +43,8 @@ def blocks(text: str) -> Iterator[tuple[int, str, str | None]]:
 def check_columns(path: str, text: str, report: Report) -> None:
     for number, line, language in blocks(text):
         is_prose = language is None and not line.lstrip().startswith("|")
-        if is_prose and len(line) > COLUMNS_MAX:
-            report(f"{path}:{number}", f"{len(line)} columns; prose has at most {COLUMNS_MAX}")
-
-
-def docstring_lines(text: str) -> dict[int, int]:
-    """The lines of the docstrings of a Python file, with the column in which each docstring
-    begins."""
-    found: dict[int, int] = {}
-    for node in ast.walk(ast.parse(text)):
-        body = getattr(node, "body", None)
-        first = body[0] if isinstance(body, list) and body else None
-        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-            if isinstance(first.value.value, str):
-                lines = range(first.lineno, (first.end_lineno or first.lineno) + 1)
-                found.update(dict.fromkeys(lines, first.col_offset))
-    return found
-
-
-def check_comments(root: pathlib.Path, path: str, report: Report) -> None:
-    text = (root / path).read_text()
-    comment = r"\s*#[ :]" if path.endswith(".py") else r"\s*(//|/?\*[ /])"
-    docstrings = docstring_lines(text) if path.endswith(".py") else {}
-    for number, line in enumerate(text.splitlines(), 1):
-        is_comment = re.match(comment, line) and not re.match(r"\s*//[/!] \||/\* START-ZAZEN", line)
-        # Commands and tables in docstrings are indented further than the text.
-        indent = len(line) - len(line.lstrip())
-        is_text = indent == docstrings.get(number)
-        is_prose = is_comment or is_text
-        if is_prose and len(line) > COLUMNS_MAX:
-            report(f"{path}:{number}", f"a comment of {len(line)} columns; at most {COLUMNS_MAX}")
+        if is_prose and len(line) > PROSE_MAX:
+            report(f"{path}:{number}", f"{len(line)} columns; prose has at most {PROSE_MAX}")
 
 
 def anchors(text: str) -> set[str]:
@@ -132,8 +88,12 @@ def check_paths(root: pathlib.Path, path: str, text: str, report: Report) -> Non
 
 
 def check_map(root: pathlib.Path, tracked: Callable[..., list[str]], report: Report) -> None:
-    """ARCHITECTURE.md names every crate, and each file that it names without a folder exists."""
+    """ARCHITECTURE.md is short, names every crate, and each file that it names without a folder
+    exists."""
     text = (root / "ARCHITECTURE.md").read_text()
+    lines = text.count("\n")
+    if lines > MAP_LINES_MAX:
+        report("ARCHITECTURE.md", f"{lines} lines; the map has at most {MAP_LINES_MAX}")
     for crate in sorted(path.name for path in (root / "crates").iterdir() if (path / "Cargo.toml").exists()):
         if f"**{crate}**" not in text:
             report("ARCHITECTURE.md", f"crate {crate} is not described")
@@ -227,7 +187,3 @@ def check_docs(root: pathlib.Path, tracked: Callable[..., list[str]], report: Re
         check_names(path, text, sources, report)
     check_map(root, tracked, report)
     check_settings(root, pages, report)
-    for path in tracked("*.rs", "*.py", "*.c", "*.h"):
-        kept = "/golden/" in path or "/tests/headers/" in path
-        if path not in WIDE and not path.startswith(LATER) and not kept:
-            check_comments(root, path, report)

@@ -7,13 +7,15 @@
 
 Rows, each with its peer measured turn by turn in the same run:
 
-    xtc-frame    a warm XTC frame of 47,681 atoms in one process without a daemon, over the same frame by
-                 MDAnalysis's own XTCReader; the goal is at most 1.05
-    rmsf         RMSF of a protein in water, an XTC of --bytes on 4 nodes with MPI: read from a file server that
-                 gives --server-rate, over read from the nodes' disks; the goal is at least 3
-    rmsf-disks   the same analysis of a file that each rank has on its own disk, read by MDAnalysis's XTCReader and
-                 dealt out in equal parts, over read from the nodes' disks through Zazen. All nodes are on this
-                 machine, so that is what links and disks allow; the goal is at least 0.95
+    xtc-frame    a warm XTC frame of 47,681 atoms in one process without a daemon, over the same
+                 frame by MDAnalysis's own XTCReader; the goal is at most 1.05
+    rmsf         RMSF of a protein in water, an XTC of --bytes on 4 nodes with MPI: read from a file
+                 server that gives --server-rate, over read from the nodes' disks; the goal is at
+                 least 3
+    rmsf-disks   the same analysis of a file that each rank has on its own disk, read by
+                 MDAnalysis's XTCReader and dealt out in equal parts, over read from the nodes'
+                 disks through Zazen. All nodes are on this machine, so that is what links and
+                 disks allow; the goal is at least 0.95
 
 Printed: median and (smallest … largest) of the ratios of the turns, and the times behind them. It
 needs an idle machine; the load average is printed with the figures.
@@ -285,8 +287,8 @@ def main() -> int:
         low, high = one["range"]
         times = ", ".join(f"{name} {1e3 * value:.2f} ms" for name, value in one["seconds"].items())
         print(
-            f"{one['row']:10} {one['ratio']:18} {one['median']:.3f} ({low:.3f} … {high:.3f}), goal {one['goal']}; "
-            f"{times}; {one['turns']} turns"
+            f"{one['row']:10} {one['ratio']:18} {one['median']:.3f} ({low:.3f} … {high:.3f}), goal "
+            f"{one['goal']}; {times}; {one['turns']} turns"
         )
     return 0
 

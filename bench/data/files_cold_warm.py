@@ -113,13 +113,15 @@ def main() -> int:
         return 0
     print(row["what"])
     print(
-        f"  cold, store bytes: {row['cold_one_node_store_share']:.4f} of the file on one node (goal {GOAL_ONE_NODE})"
+        f"  cold, store bytes: {row['cold_one_node_store_share']:.4f} of the file on one node (goal "
+        f"{GOAL_ONE_NODE})"
     )
     print(f"                     {row['cold_four_nodes_store_share']:.4f} on four nodes (goal {GOAL_NODES})")
     print(f"  warm, {FILE_BYTES >> 20} MiB by 1 MiB: {row['warm_large_time_ratio']:.2f} times a direct read")
     per_file = row["warm_small_seconds"] / SMALL_FILES * 1e6
     print(
-        f"  warm, small files: {row['warm_small_time_ratio']:.1f} times a direct read ({per_file:.0f} µs a file)"
+        f"  warm, small files: {row['warm_small_time_ratio']:.1f} times a direct read ({per_file:.0f} µs a "
+        "file)"
     )
     return 0
 

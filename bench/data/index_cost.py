@@ -141,8 +141,8 @@ def main() -> int:
     print(f"{row['what']}; load average {row['load']:.1f}")
     low, high = row["pass_spread"]
     print(
-        f"  rate of indexing : reading {row['pass']:.2f} ({low:.2f} … {high:.2f}), {row['pass_gb_s']:.2f} GB/s; "
-        f"goal {GOAL_PASS}"
+        f"  rate of indexing : reading {row['pass']:.2f} ({low:.2f} … {high:.2f}), {row['pass_gb_s']:.2f} "
+        f"GB/s; goal {GOAL_PASS}"
     )
     print(f"  index {row['bytes_a_frame']:.2f} bytes a frame, goal {GOAL_BYTES:.0f}")
     low, high = (1e3 * value for value in row["open_s_spread"])

@@ -191,7 +191,8 @@ def main() -> int:
         turns.append(found)
     ratios = [turn["local"][1]["rate"] / turn["plain"][1]["rate"] for turn in turns]
     row = {
-        "what": f"torch: {NODES} ranks, batch {BATCH}, {SAMPLES} samples of {SAMPLE_BYTES} bytes, store {STORE_RATE}/s",
+        "what": f"torch: {NODES} ranks, batch {BATCH}, {SAMPLES} samples of {SAMPLE_BYTES} bytes, "
+        f"store {STORE_RATE}/s",
         "turns": options.turns,
         "epoch_2_speedup": statistics.median(ratios),
         "epoch_2_speedup_spread": [min(ratios), max(ratios)],
@@ -220,7 +221,8 @@ def main() -> int:
         for epoch in range(EPOCHS):
             rate, store, local = (row[f"{sampler}_{key}"][epoch] for key in ("rate", "store_share", "local"))
             print(
-                f"  {name:18} epoch {epoch + 1}: {rate:8.0f} samples/s, store {store:6.1%}, local {local:6.1%}"
+                f"  {name:18} epoch {epoch + 1}: {rate:8.0f} samples/s, store {store:6.1%}, local "
+                f"{local:6.1%}"
             )
     low, high = row["epoch_2_speedup_spread"]
     print(

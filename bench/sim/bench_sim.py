@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""What `make bench-sim` runs: the FusionFS job to two million nodes, what the simulator costs, and how true it is.
+"""What `make bench-sim` runs: the FusionFS job to two million nodes, what the simulator costs, and
+how true it is.
 
     make bench-sim                               # everything: a quarter of an hour
     make bench-sim PARTS="cost pages"            # some of it
     .venv/bin/python bench/sim/bench_sim.py --quick
 
-Parts: cost (CPU seconds and memory at two million nodes), pages (sweeps, and their pages), published (the paper's curve
-to 16 K nodes), validation (against real daemons), others (SimGrid and CODES on the same case).
+Parts: cost (CPU seconds and memory at two million nodes), pages (sweeps, and their pages),
+published (the paper's curve to 16 K nodes), validation (against real daemons), others (SimGrid and
+CODES on the same case).
 
-Costs are CPU seconds of the process and its largest resident set, as the kernel counts them, so a loaded machine
-changes them little. Tables and one page for each sweep are written beneath --out.
+Costs are CPU seconds of the process and its largest resident set, as the kernel counts them, so a
+loaded machine changes them little. Tables and one page for each sweep are written beneath --out.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ PUBLISHED_ERROR = 0.04
 
 
 def cost(zazen: str, *arguments: str) -> tuple[dict, float, int]:
-    """The last line of JSON that the simulator prints, its CPU seconds, and its largest resident set in bytes."""
+    """The last line of JSON that the simulator prints, its CPU seconds, and its largest resident
+    set in bytes."""
     command = [zazen, "sim", "run", *arguments, "--json", "--threads", "1"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     text = process.stdout.read() if process.stdout else ""
@@ -95,7 +98,8 @@ def print_cost(zazen: str, nodes: int, out: pathlib.Path, is_quick: bool) -> Non
         print(f"goal path: < 1 GB: {rss / 1e6:.0f} MB: {verdict(rss < RSS_GOAL_BYTES)}")
         rate = by_fidelity["hop"]["events_per_cpu_s"]
         print(
-            f"goal hop: >= 5 M events per CPU second: {rate / 1e6:.2f} M: {verdict(rate >= EVENTS_GOAL_PER_S)}"
+            f"goal hop: >= 5 M events per CPU second: {rate / 1e6:.2f} M: "
+            f"{verdict(rate >= EVENTS_GOAL_PER_S)}"
         )
     (out / "cost.json").write_text(json.dumps(rows, indent=1) + "\n")
 
@@ -121,22 +125,26 @@ def compare_published(zazen: str, out: pathlib.Path) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     runs = json.loads((folder / "summary.json").read_text())
     print(
-        f"{'nodes':>8}{'simulated TB/s':>16}{'published TB/s':>16}{'error':>9}{'efficiency':>12}{'ideal TB/s':>12}"
+        f"{'nodes':>8}{'simulated TB/s':>16}{'published TB/s':>16}{'error':>9}"
+        f"{'efficiency':>12}{'ideal TB/s':>12}"
     )
     errors = []
     for run in runs:
         published = PUBLISHED_BYTES_PER_S * run["nodes"]
         errors.append(run["bytes_per_s"] / published - 1)
         print(
-            f"{run['nodes']:>8}{run['bytes_per_s'] / 1e12:>16.4f}{published / 1e12:>16.4f}{100 * errors[-1]:>+8.1f} %"
+            f"{run['nodes']:>8}{run['bytes_per_s'] / 1e12:>16.4f}{published / 1e12:>16.4f}"
+            f"{100 * errors[-1]:>+8.1f} %"
             f"{100 * run['efficiency']:>10.1f} %{run['ideal_bytes_per_s'] / 1e12:>12.4f}"
         )
     worst = max(map(abs, errors))
     print(
-        f"goal published curve to 16 K nodes: within 4 %: {100 * worst:.1f} %: {verdict(worst < PUBLISHED_ERROR)}"
+        f"goal published curve to 16 K nodes: within 4 %: {100 * worst:.1f} %: "
+        f"{verdict(worst < PUBLISHED_ERROR)}"
     )
     print(
-        "(the disks' peak rate is an input of the cluster `intrepid`, so this shows the stragglers' share only)"
+        "(the disks' peak rate is an input of the cluster `intrepid`, so this shows the stragglers' share "
+        "only)"
     )
 
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""The same job by other simulators, where they are there: an open at a node that is drawn, and 1 GB to the own disk.
+"""The same job by other simulators, where they are there: an open at a node that is drawn, and 1 GB
+to the own disk.
 
     .venv/bin/python bench/sim/others.py
 
-SimGrid: Debian's libsimgrid-dev, with a C++ compiler; star.cpp is the job. CODES has no job of this kind that its own
-programs run: where `codes` is installed this says so, and otherwise how to get it.
+SimGrid: Debian's libsimgrid-dev, with a C++ compiler; star.cpp is the job. CODES has no job of this
+kind that its own programs run: where `codes` is installed this says so, and otherwise how to get
+it.
 """
 
 from __future__ import annotations
@@ -100,16 +102,18 @@ def main() -> None:
                 text, cpu_s, rss_mb = run([str(program), str(nodes)])
                 theirs_s = float(text)
                 print(
-                    f"SimGrid   {nodes:>6} nodes: {theirs_s:.6f} s simulated ({100 * (ours_s / theirs_s - 1):+.2f} %), "
-                    f"{cpu_s:.2f} CPU-s, {rss_mb:.0f} MB"
+                    f"SimGrid   {nodes:>6} nodes: {theirs_s:.6f} s simulated "
+                    f"({100 * (ours_s / theirs_s - 1):+.2f} %), {cpu_s:.2f} CPU-s, {rss_mb:.0f} MB"
                 )
     if shutil.which("modelnet-test") is None:
         print(
-            "ROSS and CODES: skipped: not installed (github.com/codes-org/codes builds them; no package has them)"
+            "ROSS and CODES: skipped: not installed (github.com/codes-org/codes builds them; "
+            "no package has them)"
         )
     else:
         print(
-            "ROSS and CODES: skipped: CODES has no program that writes to node-local disks after a metadata call"
+            "ROSS and CODES: skipped: CODES has no program that writes to node-local disks after a metadata "
+            "call"
         )
     sys.stdout.flush()
 

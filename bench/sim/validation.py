@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""How far the simulator is from real daemons: calibrated on small runs, held against larger ones and another workload.
+"""How far the simulator is from real daemons: calibrated on small runs, held against larger ones
+and another workload.
 
     .venv/bin/python bench/sim/validation.py --out bench/results/sim
     .venv/bin/python bench/sim/validation.py --quick
 
-Trains on pushes to one and two nodes. Holds out pushes to four nodes, and frames of other sizes on two nodes. Each
-held-out run is repeated; the error of a row is that of its medians over the repetitions, beside how much the
-repetitions differ and beside a naive baseline (the training run's mean time for a byte). Daemons share this machine's
-processors and its one disk, so a number from here says nothing of a real cluster's disks or links.
+Trains on pushes to one and two nodes. Holds out pushes to four nodes, and frames of other sizes on
+two nodes. Each held-out run is repeated; the error of a row is that of its medians over the
+repetitions, beside how much the repetitions differ and beside a naive baseline (the training run's
+mean time for a byte). Daemons share this machine's processors and its one disk, so a number from
+here says nothing of a real cluster's disks or links.
 """
 
 from __future__ import annotations
@@ -108,7 +110,8 @@ def report(rows: list[dict]) -> None:
     print(f"{'run':<14}{'op':<20}{'nodes':>6}{'reps':>6}{'median s':>10}{'noise':>9}{'error':>9}{'naive':>9}")
     for row in rows:
         print(
-            f"{row['run']:<14}{row['op']:<20}{row['nodes']:>6}{row['repetitions']:>6}{row['recorded_s']:>10.4f}"
+            f"{row['run']:<14}{row['op']:<20}{row['nodes']:>6}{row['repetitions']:>6}"
+            f"{row['recorded_s']:>10.4f}"
             f"{percent(row['noise']):>9}{percent(row['error']):>9}{percent(row['naive_error']):>9}"
         )
     mape = statistics.mean(abs(row["error"]) for row in rows)

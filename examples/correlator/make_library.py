@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Makes the library that streams.py needs: the client generated from stream.h, and a runtime.
 
-    python make_library.py --out build              # libstream.so, whose calls go to a daemon
-    python make_library.py --out alone --loopback   # libstream.so that runs the plug-in beside it in its own process
+    # libstream.so, whose calls go to a daemon:
+    python make_library.py --out build
+    # libstream.so that runs the plug-in beside it, in its own process:
+    python make_library.py --out alone --loopback
 
 Needs a C compiler and the program `zazen`; prints the library's path.
 """

@@ -68,7 +68,7 @@ struct stream_config {
     uint32_t receive_bytes;  /* the sockets' buffers; 0: 64 MiB */
     uint32_t integrate;      /* results of so many blocks that follow each other are summed; 0 means 1 */
     uint32_t element;        /* enum stream_element */
-    uint32_t groups_open;    /* a part's sums under way; the oldest leaves unfinished for a new one; 0 means 4 */
+    uint32_t groups_open;    /* a part's sums under way; 0 means 4; the oldest leaves for a new one */
     uint32_t reserved;
     char address[64];        /* to listen on, empty: 127.0.0.1; or to connect to. Numbers, no names */
 };
@@ -93,7 +93,8 @@ enum stream_counter {
     STREAM_RECEIVES,         /* system calls that brought something */
     STREAM_BYTES_IN,         /* of packets, headers included */
     STREAM_BYTES_SCATTERED, STREAM_BYTES_GATHERED, STREAM_BYTES_STORED,
-    STREAM_RESULTS, STREAM_RESULTS_ADDED, STREAM_RESULTS_SKIPPED, STREAM_RESULTS_DUPLICATE, STREAM_RESULTS_LATE,
+    STREAM_RESULTS, STREAM_RESULTS_ADDED, STREAM_RESULTS_SKIPPED, STREAM_RESULTS_DUPLICATE,
+    STREAM_RESULTS_LATE,
     STREAM_RESULTS_UNFIT, STREAM_GROUPS, STREAM_GROUPS_INCOMPLETE, STREAM_GROUPS_OPEN,
     STREAM_GROUPS_LOST,      /* storage failed for them */
     STREAM_RECEIVER_CPU_NS,  /* of the receivers' threads */
@@ -105,7 +106,8 @@ enum stream_counter {
 /* Packets of one station. arrived = stored + duplicate + late + refused + outside + strange, and
  * of the blocks that are done: block_packets x blocks = delivered + dropped + missing. */
 enum stream_station_counter {
-    STREAM_ARRIVED, STREAM_STORED, STREAM_DUPLICATE, STREAM_LATE, STREAM_REFUSED, STREAM_OUTSIDE, STREAM_STRANGE,
+    STREAM_ARRIVED, STREAM_STORED, STREAM_DUPLICATE, STREAM_LATE, STREAM_REFUSED,
+    STREAM_OUTSIDE, STREAM_STRANGE,
     STREAM_DELIVERED, STREAM_DROPPED, STREAM_MISSING, STREAM_ENDED,
     STREAM_STATION_COUNTERS
 };
@@ -146,8 +148,10 @@ int stream_ports(int64_t stream /* in:obj:handle=stream */, uint16_t *ports /* o
  * dealt in turns and this handle is no rank's; EINTR. */
 /* errno blocking */
 int stream_scatter(int64_t stream /* in:obj:handle=stream */, int32_t timeout_ms /* in:obj */,
-                   struct stream_block *block /* out:ptr */, uint8_t *present /* out:arr:size=+1:max=1048576 */,
-                   uint32_t *present_bytes /* inout:ptr */, void *samples /* out:arr:size=+1:zerocopy:userbuf */,
+                   struct stream_block *block /* out:ptr */,
+                   uint8_t *present /* out:arr:size=+1:max=1048576 */,
+                   uint32_t *present_bytes /* inout:ptr */,
+                   void *samples /* out:arr:size=+1:zerocopy:userbuf */,
                    uint64_t *bytes /* inout:ptr */);
 
 /* The buffer itself, to be mapped for reading, and to be closed. Its bytes are those of blocks
@@ -160,7 +164,8 @@ int stream_memory(int64_t stream /* in:obj:handle=stream */);
  * client gone before, the block is dealt again. */
 /* errno blocking */
 int stream_borrow(int64_t stream /* in:obj:handle=stream */, int32_t timeout_ms /* in:obj */,
-                  struct stream_block *block /* out:ptr */, uint8_t *present /* out:arr:size=+1:max=1048576 */,
+                  struct stream_block *block /* out:ptr */,
+                  uint8_t *present /* out:arr:size=+1:max=1048576 */,
                   uint32_t *present_bytes /* inout:ptr */, uint64_t *offset /* out:ptr */);
 
 /* The block is not looked at any more: its place is used again. EINVAL: it was not borrowed
@@ -173,13 +178,15 @@ int stream_return(int64_t stream /* in:obj:handle=stream */, uint64_t block /* i
  * already, or its sum has left. EINVAL: no whole elements, another length than the sum's others,
  * or a block before the first. ENOMEM: beyond the host's bound. */
 /* errno blocking */
-int stream_gather(int64_t stream /* in:obj:handle=stream */, uint64_t block /* in:obj */, uint32_t part /* in:obj */,
-                  uint64_t weight /* in:obj */, const void *result /* in:arr:size=+1:zerocopy:userbuf:max=268435456 */,
+int stream_gather(int64_t stream /* in:obj:handle=stream */, uint64_t block /* in:obj */,
+                  uint32_t part /* in:obj */, uint64_t weight /* in:obj */,
+                  const void *result /* in:arr:size=+1:zerocopy:userbuf:max=268435456 */,
                   uint64_t bytes /* in:obj */);
 
 /* There will be no result of this block and part. */
 /* errno blocking */
-int stream_skip(int64_t stream /* in:obj:handle=stream */, uint64_t block /* in:obj */, uint32_t part /* in:obj */);
+int stream_skip(int64_t stream /* in:obj:handle=stream */, uint64_t block /* in:obj */,
+                uint32_t part /* in:obj */);
 
 /* Where sums go from now on: into this file or socket, as records; -1: nowhere, they are only
  * counted. */
@@ -202,7 +209,8 @@ int stream_flush(int64_t stream /* in:obj:handle=stream */);
 
 /* See enum stream_counter; returns how many there are. */
 /* errno */
-int stream_counters(int64_t stream /* in:obj:handle=stream */, uint64_t *values /* out:arr:size=+1:max=65536 */,
+int stream_counters(int64_t stream /* in:obj:handle=stream */,
+                    uint64_t *values /* out:arr:size=+1:max=65536 */,
                     uint32_t *count /* inout:ptr */);
 
 /* END-ZAZEN-SCANNER */

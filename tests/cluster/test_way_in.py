@@ -24,7 +24,8 @@ def test_completions_name_every_command(tool, shell, tmp_path):
     script.write_text(text)
     subprocess.run([program, "-n", script], check=True)
     if shell == "bash":
-        typed = "source {}; COMP_WORDS=(zazen expl); COMP_CWORD=1; _zazen zazen expl zazen; echo ${{COMPREPLY[@]}}"
+        typed = "source {}; COMP_WORDS=(zazen expl); COMP_CWORD=1; "
+        typed += "_zazen zazen expl zazen; echo ${{COMPREPLY[@]}}"
         said = subprocess.run(
             [program, "-c", typed.format(script)], capture_output=True, text=True, check=True
         )

@@ -1,7 +1,8 @@
-"""The namespace, mounted: real daemons and the real `zazen mount`, in a mount namespace of the test's own.
+"""The namespace, mounted: real daemons and the real `zazen mount`, in a mount namespace of the
+test's own.
 
-The test's processes are also in a PID namespace of their own. When a test ends, fails or takes too long, the
-kernel ends all of them, and its mounts go with them.
+The test's processes are also in a PID namespace of their own. When a test ends, fails or takes too
+long, the kernel ends all of them, and its mounts go with them.
 """
 
 import contextlib
@@ -60,7 +61,8 @@ class Node:
 
 
 def _in_child(work: Callable[[], int]) -> int:
-    """Runs `work` in a forked process that ends with the status that it returns, or with its parent.
+    """Runs `work` in a forked process that ends with the status that it returns, or with its
+    parent.
 
     Returns the process's id.
     """
@@ -90,9 +92,11 @@ def _status_within(process: int, seconds: float) -> int | None:
 
 
 def run_alone(test: Callable[[], None], seconds: float = SECONDS_MAX) -> None:
-    """Runs `test` in a process with its own view of mounts and processes, which ends after `seconds`.
+    """Runs `test` in a process with its own view of mounts and processes, which ends after
+    `seconds`.
 
-    Nothing that the test starts outlives it. Raises AssertionError if the test fails or takes too long.
+    Nothing that the test starts outlives it. Raises AssertionError if the test fails or takes too
+    long.
     """
     libc = ctypes.CDLL(None, use_errno=True)
 
@@ -149,7 +153,8 @@ def inside(test: Callable[[Node], None], folder: Path) -> None:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that other users may enter; pytest's own are closed to them. Skips where no test can mount."""
+    """A folder that other users may enter; pytest's own are closed to them. Skips where no test can
+    mount."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
     if not Path("/dev/fuse").exists():

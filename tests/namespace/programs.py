@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Ordinary programs inside a mounted folder, with their own checks. By hand: `make test` does not run it.
+"""Ordinary programs inside a mounted folder, with their own checks. By hand: `make test` does not
+run it.
 
     programs.py FOLDER [NAME…]
 
-FOLDER is an empty directory in a mount. Prints a line for each program: as expected, or why it was not run. Ends with
-1 if one failed. PostgreSQL runs as the user `postgres`, or `nobody`, and needs a mount that all may enter.
+FOLDER is an empty directory in a mount. Prints a line for each program: as expected, or why it was
+not run. Ends with 1 if one failed. PostgreSQL runs as the user `postgres`, or `nobody`, and needs a
+mount that all may enter.
 """
 
 from __future__ import annotations
@@ -99,7 +101,8 @@ def c_build(folder: Path) -> None:
     externs = "".join(f"int m{n}_f1(int);\n" for n in range(40))
     (folder / "main.c").write_text(f"{externs}int main(void) {{ return ({calls}) == 820 ? 0 : 1; }}\n")
     (folder / "Makefile").write_text(
-        "O = $(patsubst %.c,%.o,$(wildcard *.c))\nprogram: $(O)\n\tcc -o $@ $^\n%.o: %.c\n\tcc -O1 -g -c -o $@ $<\n"
+        "O = $(patsubst %.c,%.o,$(wildcard *.c))\nprogram: $(O)\n\tcc -o $@ $^\n"
+        "%.o: %.c\n\tcc -O1 -g -c -o $@ $<\n"
     )
     sh(folder, "make -j4 > log && ./program && make -q program && rm m1.o && make > log && ./program")
 

@@ -1,4 +1,5 @@
-"""A rank of an MPI job whose ranks write one file through MPI-IO, each from the mount of another node.
+"""A rank of an MPI job whose ranks write one file through MPI-IO, each from the mount of another
+node.
 
 Blocks are unaligned and interleaved, so neighbours share pages and sectors.
 """
@@ -48,7 +49,8 @@ file.Write_at_all(0, numpy.concatenate([block(rank, number, 2) for number in ran
 file.Set_view(0, MPI.BYTE, MPI.BYTE)
 check("collective", file, 2)
 
-# The same without the ranks' help for each other: MPI reads, changes and writes whole pieces under locks.
+# The same without the ranks' help for each other: MPI reads, changes and writes whole pieces under
+# locks.
 info = MPI.Info.Create()
 info.Set("romio_ds_write", "enable")
 info.Set("romio_cb_write", "disable")

@@ -117,7 +117,8 @@ def a_flipped_bit_is_an_error(bed: Bed) -> None:
     fails(errno.EIO, lambda: os.close(os.open(here, os.O_WRONLY)))
 
     def is_moved():
-        # The kernel tells of a close a moment later. While node 0 has the file open, it keeps the bytes.
+        # The kernel tells of a close a moment later. While node 0 has the file open, it keeps the
+        # bytes.
         there.write_bytes(data)
         bed.object(1, there)
 
@@ -163,7 +164,8 @@ def scrub_finds_what_nobody_read(bed: Bed) -> Path:
 
 
 def leftovers_are_removed(bed: Bed, left: Path) -> None:
-    """An object may be a copy that the metadata will name: a minute passes before it counts as left."""
+    """An object may be a copy that the metadata will name: a minute passes before it counts as
+    left."""
     time.sleep(max(0, left.stat().st_ctime + 61 - time.time()))
     first, _ = json.loads(tool("namespace", "scrub", "--json", "--socket", bed.sockets[1]))
     assert first["removed"] >= 1 and first["removed_bytes"] >= 20_000 and not left.exists()

@@ -1,4 +1,5 @@
-"""`zazen testbed up --namespace --mounts`, `zazen namespace status` and `zazen locate`, as the page shows them."""
+"""`zazen testbed up --namespace --mounts`, `zazen namespace status` and `zazen locate`, as the page
+shows them."""
 
 import hashlib
 import json

@@ -1,4 +1,5 @@
-"""The namespace's C interface: the example, compiled with strict warnings and under the address sanitizer."""
+"""The namespace's C interface: the example, compiled with strict warnings and under the address
+sanitizer."""
 
 import os
 import shutil

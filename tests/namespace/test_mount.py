@@ -93,7 +93,8 @@ def test_what_a_mount_shows_is_there_after_unmount_and_restart(run_inside):
 def test_a_restart_of_the_daemon_is_waited_for_and_open_files_go_on(run_inside):
     def test(node):
         mnt = node.mount()
-        # Started before the file is opened: a child that has it would close it, and wait for the daemon.
+        # Started before the file is opened: a child that has it would close it, and wait for the
+        # daemon.
         words = ["sh", "-c", 'sleep 4; exec "$@"', "sh", *node.daemon.command_line]
         again = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         with open(mnt / "log", "wb", buffering=0) as file:

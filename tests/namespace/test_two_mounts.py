@@ -1,4 +1,5 @@
-"""Two nodes, two mounts whose kernels keep names and attributes for a minute: what one changes, the other sees.
+"""Two nodes, two mounts whose kernels keep names and attributes for a minute: what one changes, the
+other sees.
 
 With so long a time, only what the daemons tell each other can be the reason.
 """
@@ -187,7 +188,8 @@ def test_open_files_are_opened_again_and_calls_do_not_wait_twice(folder, alone):
             file.write(b"after the restart")
             file.close()
         soon(lambda: (b / "f39").stat().st_size, 17)
-        # Without the daemon: the first call waits, the others do not. 30 files would take ten minutes.
+        # Without the daemon: the first call waits, the others do not. 30 files would take ten
+        # minutes.
         files = [open(a / f"f{number}", "wb", buffering=0) for number in range(30)]
         two.daemons[0].kill()
         failed = 0

@@ -1,4 +1,5 @@
-"""A user's own mount, by fusermount3: only for that user, with that user's rights, without the kernel's shortcut."""
+"""A user's own mount, by fusermount3: only for that user, with that user's rights, without the
+kernel's shortcut."""
 
 import os
 import pwd

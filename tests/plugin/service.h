@@ -26,7 +26,8 @@ int service_text(int lie /* in:obj */, char *text /* out:str:max=8 */);
 int service_array(int lie /* in:obj */, uint32_t *values /* out:arr:size=+1 */, int *count /* inout:ptr */);
 int service_stream(int lie /* in:obj */, void *bytes /* out:arr:size=+1:zerocopy:userbuf */,
                    uint64_t *count /* inout:ptr */);
-int service_lines(int lie /* in:obj */, void **lines /* out:arr2d:size=+1 */, uint64_t *lengths /* inout:arr:size=+1 */,
+int service_lines(int lie /* in:obj */, void **lines /* out:arr2d:size=+1 */,
+                  uint64_t *lengths /* inout:arr:size=+1 */,
                   int count /* in:obj */);
 int service_take(int lie /* in:obj */, const void *bytes /* in:arr:size=+1:zerocopy:userbuf */,
                  uint64_t count /* in:obj */, int item /* in:obj:handle=item */);

@@ -65,11 +65,14 @@ def operations(seed: int, steps: int, processes: int) -> list[dict]:
     kinds = [
         ("open", 14), ("close", 6), ("read", 8), ("write", 12), ("pread", 6), ("pwrite", 6), ("seek", 8),
         ("truncate", 4), ("ftruncate", 4), ("dup", 3), ("dup2", 3), ("readv", 3), ("writev", 3), ("stat", 6),
-        ("fstat", 5), ("lstat", 4), ("rename", 5), ("link", 3), ("symlink", 4), ("readlink", 3), ("unlink", 5),
+        ("fstat", 5), ("lstat", 4), ("rename", 5), ("link", 3), ("symlink", 4), ("readlink", 3),
+        ("unlink", 5),
         ("mkdir", 4), ("rmdir", 3), ("chmod", 3), ("fchmod", 2), ("utime", 3), ("access", 3), ("list", 4),
         ("chdir", 3), ("fchdir", 2), ("getcwd", 3), ("lock", 8), ("getlk", 4), ("flock", 3), ("openat", 4),
-        ("statat", 3), ("fallocate", 2), ("fsync", 1), ("setfl", 2), ("cloexec", 2), ("xattr", 3), ("copy", 2),
-        ("sendfile", 2), ("realpath", 2), ("mkfifo", 1), ("statvfs", 1), ("umask", 1), ("exec", 1), ("spawn", 1),
+        ("statat", 3), ("fallocate", 2), ("fsync", 1), ("setfl", 2), ("cloexec", 2), ("xattr", 3),
+        ("copy", 2),
+        ("sendfile", 2), ("realpath", 2), ("mkfifo", 1), ("statvfs", 1), ("umask", 1),
+        ("exec", 1), ("spawn", 1),
         ("lines", 3), ("hole", 2), ("unlinkat", 2), ("renameat", 2), ("walk", 1), ("chown", 1), ("tmp", 1),
     ]  # fmt: skip
     names = [name for name, weight in kinds for _ in range(weight)]

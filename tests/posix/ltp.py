@@ -52,7 +52,10 @@ def say(text: str) -> None:
 
 def build(sources: Path) -> None:
     """LTP's library and the tests of CALLS."""
-    run = lambda *words: subprocess.run(words, cwd=sources, check=True, stdout=subprocess.DEVNULL)  # noqa: E731
+
+    def run(*words):
+        subprocess.run(words, cwd=sources, check=True, stdout=subprocess.DEVNULL)
+
     if not (sources / "include/mk/config.mk").exists():
         run("make", "autotools")
         run("./configure", "--disable-metadata")
@@ -91,7 +94,8 @@ def outcome(command: list[str], prefix: list[str], folder: Path, named: str) -> 
     path = os.pathsep.join([os.path.dirname(command[0]), os.environ["PATH"]])
     environment = os.environ | {"PATH": path, "LTP_COLORIZE_OUTPUT": "0", "KCONFIG_SKIP_CHECK": "1"}
     words = [*prefix, "env", f"TMPDIR={named}", *command]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, errors="replace",
                           env=environment, start_new_session=True, stdin=subprocess.DEVNULL,
                           cwd=folder) as child:  # fmt: skip
         try:

@@ -112,7 +112,8 @@ static void names(void)
     DO(utimensat(AT_FDCWD, at("a"), times, 0));
     show("a");
     DO(stat(at("a"), &s));
-    printf("%ld.%ld %ld.%ld\n", (long)s.st_atim.tv_sec, s.st_atim.tv_nsec, (long)s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
+    printf("%ld.%ld %ld.%ld\n", (long)s.st_atim.tv_sec, s.st_atim.tv_nsec,
+           (long)s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
     DO(utime(at("a"), &old));
     DO(stat(at("a"), &s));
     printf("%ld %ld\n", (long)s.st_atime, (long)s.st_mtime);

@@ -105,7 +105,8 @@ def test_extension_modules_below_the_prefix(request, where, tmp_path):
     module = daemon.far / f"answers{sysconfig.get_config_var('EXT_SUFFIX')}"
     words = ["cc", "-shared", "-fPIC", f"-I{include}", "-o", module, tmp_path / "answers.c"]
     subprocess.run(words, check=True)
-    code = f"import sys; sys.path.insert(0, {PREFIX!r}); import answers; print(answers.answer(), answers.__file__)"
+    code = f"import sys; sys.path.insert(0, {PREFIX!r}); import answers; "
+    code += "print(answers.answer(), answers.__file__)"
     done = daemon.run(python(), "-c", code)
     assert done.stdout == f"42 {PREFIX}/{module.name}\n", done.stderr
 

@@ -212,7 +212,8 @@ def test_real_daemons_record_calibrate_and_validate(tmp_path):
 
 
 def python_that(folder, script):
-    """An interpreter that does this, whatever it is asked: stands for one with or without a package."""
+    """An interpreter that does this, whatever it is asked: stands for one with or without a
+    package."""
     path = folder / "python-stub"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
@@ -276,7 +277,8 @@ def test_what_is_wrong_with_a_log_is_said(tmp_path):
 
 
 def test_real_darshan_logs(tmp_path):
-    """The logs that the package darshan brings along: DXT, counters, STDIO alone, and one that is cut."""
+    """The logs that the package darshan brings along: DXT, counters, STDIO alone, and one that is
+    cut."""
     spec = importlib.util.find_spec("darshan")
     if spec is None or spec.origin is None:
         pytest.skip("the package darshan is not installed: pip install darshan")

@@ -167,6 +167,14 @@ def programs():
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="session")
+def flood(programs):
+    """A program that opens connections as fast as it can."""
+    flood = programs / "flood"
+    subprocess.run(["cc", "-O2", "-o", flood, Path(__file__).with_name("flood.c")], check=True)
+    return flood
+
+
 class Node(zazen.testing.Daemon):
     """Root's daemon over `ground`/backing, whose socket every user may reach."""
 
@@ -200,7 +208,8 @@ def node(start_node) -> Node:
     return start_node()
 
 
-def write_frames(folder: Path, owner: User | None = None, mode: int = 0o644, count: int = 4, name: str = "f-{}.bin",
+def write_frames(folder: Path, owner: User | None = None, mode: int = 0o644,
+                 count: int = 4, name: str = "f-{}.bin",
                  size: int = 140_000) -> list[Path]:  # fmt: skip
     """Frames 0 … count - 1 in `folder`, each full of its own byte; `owner` owns them."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -522,7 +522,8 @@ def test_identities_are_bounded(a, b, forwarding, ground, programs):
     config = ground / "zazend.toml"
     config.write_text(f'[[plugin]]\npath = "{programs}/libzazen_posix.so"\nidentities = 1\n')
     node = forwarding("--config", config, plugin=False)
-    hold = "f = open('/zf/a', 'w'); print('up', flush=True); sys.stdin.read(); f.write('x'); f.close(); print('well')"
+    hold = "f = open('/zf/a', 'w'); print('up', flush=True); sys.stdin.read()"
+    hold += "; f.write('x'); f.close(); print('well')"
     ping = [node.programs / "zazen", "plugin", "ping", "posix", "--socket", node.socket]
     # Root's own process, from the start of the daemon, makes room once it has been idle for some
     # seconds.
@@ -589,7 +590,8 @@ def test_the_packaged_unit_serves_several_users(a, b, limited):
     node = limited(*unit_capabilities())
     status = Path(f"/proc/{node.process.pid}/status").read_text()
     assert int(re.search(r"^CapBnd:\t(\w+)", status, re.M)[1], 16).bit_count() == len(unit_capabilities())
-    hold = "f = open(f'/zf/{os.getuid()}', 'w'); print('up', flush=True); sys.stdin.read(); f.write('x'); f.close()"
+    hold = "f = open(f'/zf/{os.getuid()}', 'w'); print('up', flush=True); sys.stdin.read()"
+    hold += "; f.write('x'); f.close()"
     both = [
         user.start(*command(node, PYTHON, "-c", ATTEMPTS + hold), stdin=subprocess.PIPE) for user in (a, b)
     ]

@@ -29,7 +29,8 @@ def crc32c(data: bytes) -> int:
 
 def header(service: int, function: int, call: int, payload_bytes: int, payload_crc: int = 0) -> bytes:
     """A request's header."""
-    head = struct.pack("<4sHBBHHIQIHHQIQ", b"ZZNC", 1, 1, 0, service, function, 0, call, payload_bytes, 0, 0, 0,
+    head = struct.pack("<4sHBBHHIQIHHQIQ", b"ZZNC", 1, 1, 0, service, function, 0,
+                           call, payload_bytes, 0, 0, 0,
                        payload_crc, 0)  # fmt: skip
     head = head.ljust(HEADER_BYTES - 4, b"\0")
     return head + struct.pack("<I", crc32c(head))

@@ -27,7 +27,8 @@ def ocean(tmp_path_factory):
             lines.append(f'<DataSet index="{block}" file="{name}"/>')
         body = "".join(lines)
         (folder / f"step{step}.vtm").write_text(
-            f'<VTKFile type="vtkMultiBlockDataSet"><vtkMultiBlockDataSet>{body}</vtkMultiBlockDataSet></VTKFile>'
+            f'<VTKFile type="vtkMultiBlockDataSet"><vtkMultiBlockDataSet>{body}'
+            "</vtkMultiBlockDataSet></VTKFile>"
         )
         listed.append({"name": f"step{step}.vtm", "time": step / 10})
     (folder / "ts.vtm.series").write_text(json.dumps({"files": listed}))
@@ -89,7 +90,8 @@ def test_an_index_is_loaded_as_it_is(cluster, ocean):
     report = json.loads(command("load", ocean / "ts.vtm.series", "--copies", 2, *nodes, "--json").stdout)
     assert (report["frames"], report["loaded"]) == (18, 36)
     assert sum(map(len, held(cluster, ocean))) == 36
-    odd = '<VTKFile type="vtkPartitionedDataSet"><vtkPartitionedDataSet><DataSet file="a.vtu"/></vtkPartitionedDataSet>'
+    odd = '<VTKFile type="vtkPartitionedDataSet"><vtkPartitionedDataSet><DataSet file="a.vtu"/>'
+    odd += "</vtkPartitionedDataSet>"
     (ocean / "odd.vtpd").write_text(odd + "</VTKFile>")
     assert "zazen number" in command("load", ocean / "odd.vtpd", *nodes, code=1).stderr
 

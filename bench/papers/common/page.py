@@ -98,15 +98,18 @@ def _results(figures: list[Figure], machine: str) -> str:
     """The first table: each goal with what was compared, on what, what came out, and whether it
     holds."""
     rows = "".join(
-        f"<tr><td>{_text(goal.what)}{f'<br><span class=quiet>{_text(goal.why)}</span>' if goal.why else ''}</td>"
+        f"<tr><td>{_text(goal.what)}"
+        f"{f'<br><span class=quiet>{_text(goal.why)}</span>' if goal.why else ''}</td>"
         f'<td class=words>{_text(figure.setting or machine)} (<a href="#{figure.key}">details</a>)</td>'
-        f"<td>{_text(goal.measured)}</td><td>{_text(goal.goal)}</td><td class=mark>{MARKS[goal.holds]}</td></tr>"
+        f"<td>{_text(goal.measured)}</td><td>{_text(goal.goal)}</td>"
+        f"<td class=mark>{MARKS[goal.holds]}</td></tr>"
         for figure in figures
         for goal in figure.goals
     )
     if not rows:
         return ""
-    heads = "<tr><th>what was compared</th><th class=words>on what</th><th>measured</th><th>goal</th><th></th></tr>"
+    heads = "<tr><th>what was compared</th><th class=words>on what</th>"
+    heads += "<th>measured</th><th>goal</th><th></th></tr>"
     note = "“A : B” is A divided by B. “of X” is the share of X that was reached."
     return f"<h2>Results</h2><p class=quiet>{note}</p><div class=scroll><table>{heads}{rows}</table></div>"
 

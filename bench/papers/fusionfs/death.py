@@ -45,7 +45,8 @@ def run(context: Context) -> Figure:
         key="death",
         title=TITLE,
         paper=PAPER,
-        command="4 nodes, 2 replicas; node 3 is killed (SIGKILL) while node 0's client creates in 64 directories",
+        command="4 nodes, 2 replicas; node 3 is killed (SIGKILL) while "
+        "node 0's client creates in 64 directories",
         tables=[Table("Longest create", ["", "pause"], ["", "s"], [["4 nodes, one dies", pauses]])],
         goals=[Goal("service back after a node's death", "≤ 10 s", measured, pauses.high <= 10)],
     )

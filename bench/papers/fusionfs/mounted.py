@@ -81,7 +81,8 @@ def run(context: Context) -> Figure:
         key="mount",
         title=TITLE,
         paper=PAPER,
-        command="open(O_CREAT|O_EXCL) and close in one directory; pwrite and preadv of 1 MiB, in the page cache",
+        command="open(O_CREAT|O_EXCL) and close in one directory; "
+        "pwrite and preadv of 1 MiB, in the page cache",
         tables=[Table("One process", columns, ["", "", "", ""], rows)],
         goals=goals,
         skipped=["NFS, GlusterFS, MooseFS, OrangeFS, BeeGFS, HDFS, JuiceFS: not yet measured here"],

@@ -99,10 +99,12 @@ def run(context: Context) -> Figure:
         key="nodes",
         title=TITLE,
         paper=PAPER,
-        command="one client for each node creates files one at a time; 2 replicas from 2 nodes on; level written",
+        command="one client for each node creates files one at a time; "
+        "2 replicas from 2 nodes on; level written",
         tables=[Table("Creates", columns, units, rows, ["Idle segments are taken off the count."])],
         goals=goals,
         limits=[
-            "All nodes share the cores of one machine: rates do not add up; CPU and messages do not depend on it"
+            "All nodes share the cores of one machine: rates do not add up; "
+            "CPU and messages do not depend on it"
         ],
     )

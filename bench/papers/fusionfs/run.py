@@ -34,9 +34,11 @@ EVALUATION = evaluation.Evaluation(
     },
     heading=Heading(
         title="The namespace: FusionFS's figures, run again",
-        about="The metadata and throughput figures of “Distributed Metadata and Data Management for FusionFS” (TPDS "
-        "2016) as commands, on one machine ({machine}): all nodes share it, so rates of several nodes do not add up. "
-        "Compare ratios, and CPU seconds and messages for each create. Medians; smallest and largest in brackets.",
+        about="The metadata and throughput figures of "
+        "“Distributed Metadata and Data Management for FusionFS” "
+        "(TPDS 2016) as commands, on one machine ({machine}): all nodes share it, so rates of several nodes "
+        "do not add up. Compare ratios, and CPU seconds and messages for each create. Medians; "
+        "smallest and largest in brackets.",
         ceiling="what this machine allows",
     ),
     out=ROOT / "bench" / "results" / "namespace",

@@ -59,11 +59,12 @@ def run(context: Context) -> Figure:
     figure = Figure(
         "bandwidth",
         TITLE,
-        "On 128 nodes VisIO read 64.4 % (VPIC) and 51.4 % (ocean salinity) faster than Lustre served the stock reader.",
+        "On 128 nodes VisIO read 64.4 % (VPIC) and 51.4 % (ocean salinity) faster than Lustre served the "
+        "stock reader.",
         "make bench-viz FIGURES=bandwidth",
         limits=[
-            "Data nodes answer over HTTP in Java, and all nodes share this machine's processors: a local read is bound "
-            "by them, and its rate does not grow with the nodes.",
+            "Data nodes answer over HTTP in Java, and all nodes share this machine's processors: a local "
+            "read is bound by them, and its rate does not grow with the nodes.",
             "No parallel file system is measured.",
         ],
     )
@@ -173,7 +174,8 @@ def measure_two_jobs(hdfs: Hdfs, urls: dict[str, str], figure: Figure, context: 
         rows.append([strategy, *texts, f"{means[1] / means[0]:.2f}"])
     figure.tables.append(
         Table(
-            "Two jobs at once: a rank's wait for a step of the many small files, beside a job on the large ones",
+            "Two jobs at once: a rank's wait for a step of the many small files, beside a job on the large "
+            "ones",
             ["strategy", "alone", "beside the other", "increase"],
             ["", "ms", "ms", "times"],
             rows,
@@ -208,7 +210,8 @@ def measure_ahead(hdfs: Hdfs, url: str, figure: Figure, context: Context) -> Non
     hidden = 1 - statistics.mean(waits[1]) / statistics.mean(waits[0])
     figure.tables.append(
         Table(
-            f"A step's wait while the one before it is rendered for {render_s:.2f} s; read by index over the links",
+            f"A step's wait while the one before it is rendered for {render_s:.2f} s; "
+            "read by index over the links",
             ["next step", "wait for a step"],
             ["", "ms"],
             [

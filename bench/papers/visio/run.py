@@ -2,8 +2,8 @@
 """VisIO's evaluation (IPDPS'11), run again: remote shares, read bandwidth over HDFS, two jobs,
 prefetching.
 
-    make bench-viz                                   # everything; HDFS as root, after scripts/install-hadoop.sh
-    make bench-viz FIGURES="share"                   # some
+    make bench-viz                      # everything; HDFS as root, after scripts/install-hadoop.sh
+    make bench-viz FIGURES="share"      # some
     .venv/bin/python bench/papers/visio/run.py --page    # the page again, without measuring
 
 Each figure prints its table and writes OUT/<figure>.json; OUT/index.html shows all that have been
@@ -27,10 +27,10 @@ EVALUATION = evaluation.Evaluation(
     figures={"share": "share", "bandwidth": "bandwidth"},
     heading=Heading(
         title="VisIO's evaluation, run again",
-        about="The evaluation of “VisIO: Enabling Interactive Visualization of Ultra-Scale, Time Series Data via "
-        "High-Bandwidth Distributed I/O Systems” (IPDPS 2011) as commands, on one machine ({machine}). Nodes are "
-        "network namespaces with links of a set rate; they share processors and the disk, so rates of several nodes "
-        "do not add up. Compare ratios. Medians; smallest and largest in brackets.",
+        about="The evaluation of “VisIO: Enabling Interactive Visualization of Ultra-Scale, Time Series Data "
+        "via High-Bandwidth Distributed I/O Systems” (IPDPS 2011) as commands, on one machine ({machine}). "
+        "Nodes are network namespaces with links of a set rate; they share processors and the disk, so rates "
+        "of several nodes do not add up. Compare ratios. Medians; smallest and largest in brackets.",
         ceiling="what the links allow",
     ),
     out=ROOT / "bench" / "results" / "visio",

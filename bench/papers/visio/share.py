@@ -119,7 +119,8 @@ def run(context: Context) -> Figure:
     return Figure(
         "share",
         TITLE,
-        f"At 128 nodes with three replicas, VisIO read {PAPER[0]} % (VPIC) and {PAPER[1]} % (ocean salinity) remotely.",
+        f"At 128 nodes with three replicas, VisIO read {PAPER[0]} % (VPIC) and {PAPER[1]} % (ocean salinity) "
+        "remotely.",
         "make bench-viz FIGURES=share",
         tables=tables,
         plots=[Plot("share", "Files read remotely", "ranks × files", "%", bars, shape="bars")],

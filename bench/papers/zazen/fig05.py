@@ -75,7 +75,8 @@ def run(context: Context) -> Figure:
         times = values[-1].median / values[0].median
         figure.goals.append(
             Goal(
-                f"{name}: time to assign {sizes[-1]:,} frames : time to assign {sizes[0]:,}", f"< {grown:.0e}",
+                f"{name}: time to assign {sizes[-1]:,} frames : time to assign {sizes[0]:,}",
+                    f"< {grown:.0e}",
                 f"{times:.2g} ({values[-1].median:.2g} s : {values[0].median:.2g} s)", times < grown,
             )
         )  # fmt: skip

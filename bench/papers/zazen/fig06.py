@@ -118,7 +118,8 @@ def figure(samples: dict[tuple, list[dict]]) -> Figure:
     possible = alone_s / (alone_s + (most - 1) * SEEK_S)
     goals = [
         Goal(f"one at a time, {most} readers, any size, of one reader's bandwidth", "≥ 95 %",
-             f"{100 * kept:.0f} %", kept >= 0.95, f"a seek to each reader's share leaves {100 * possible:.0f} %"),
+             f"{100 * kept:.0f} %", kept >= 0.95,
+             f"a seek to each reader's share leaves {100 * possible:.0f} %"),
         Goal(f"{LARGE}, {most} readers: Zazen, one at a time : plain reads", "≥ 2", f"{gain:.1f}", gain >= 2),
         Goal(f"{LARGE}, {most} readers one at a time, of the disk at one seek a frame", "≥ 80 %",
              f"{100 * served / best:.0f} %", served >= 0.8 * best),
@@ -163,7 +164,7 @@ def table(disk: str, samples: dict, rate) -> Table:
         busy = max(cell["cpu_share"] for ranks in readers for cell in samples[disk, kind, name, ranks])
         rows.append([f"{name}, {kind}", *cells, round(100 * busy)])
     columns = [
-        "frames, admission",
+        "frames, readers",
         *(f"{ranks} reader{'s' * (ranks > 1)}" for ranks in readers),
         "busiest CPU",
     ]

@@ -379,8 +379,8 @@ def table_of(bench: Run, size: Sizes) -> Table:
             f"Ceilings by links and disks alone: NFS {LINK_BYTES_PER_S / 1e6:.0f} MB/s (its server's "
             f"link), GlusterFS, MooseFS and {Hdfs.unaware} {STRIPED_CEILING / 1e6:.0f} (¾ of what a node "
             f"reads comes through links), HDFS, local disk and Zazen {DISKS / 1e6:.0f} (the disks). "
-            "“local disk” reads plain files on the same disks, a perfect cache. The throttles let a first burst "
-            "through: a short read may exceed its ceiling."
+            "“local disk” reads plain files on the same disks, a perfect cache. The throttles let a first "
+            "burst through: a short read may exceed its ceiling."
         )
     return Table(f"Files of {size}: {size.count} of them, {volume}", columns, units, rows, notes)
 

@@ -25,8 +25,8 @@ FRAME_BYTES = 432_000
 SEED = 10
 # Where and on what it is measured, for the page's first table.
 SETTING = (
-    f"{NODES} nodes, cold disks of {DISK_BYTES_PER_S // 10**6} MB/s, file server's link {SERVER_LINK}; daemons "
-    "of some nodes are killed"
+    f"{NODES} nodes, cold disks of {DISK_BYTES_PER_S // 10**6} MB/s, file server's link {SERVER_LINK}; "
+    "daemons of some nodes are killed"
 )
 
 
@@ -96,7 +96,8 @@ def analysis(analyses: dict) -> tuple[Table, Goal]:
     table = Table(
         f"Water residence of {count} frames on {NODES} nodes, from opening the dataset to the time series",
         ["failed", "run time", "from the server", "different results", "CPU"], ["", "s", "%", "", "%"], rows,
-        ["Two cores analyse for all nodes: the run time is that of the processor, and no claim is made from it."],
+        ["Two cores analyse for all nodes: the run time is that of the processor, "
+         "and no claim is made from it."],
     )  # fmt: skip
     goal = Goal(
         f"water residence with {100 * most / NODES:g} % of the nodes failed : with none, results", "the same",
@@ -179,13 +180,15 @@ def figure(count: int, failed: list[int], samples: dict, analyses: dict) -> Figu
     )  # fmt: skip
     analysed, same = analysis(analyses)
     return Figure(
-        "fig10", TITLE, PAPER, "make bench-zazen FIGURES=fig10", [table, analysed], [plot], [goal, same], [summary],
+        "fig10", TITLE, PAPER, "make bench-zazen FIGURES=fig10",
+        [table, analysed], [plot], [goal, same], [summary],
         limits=[
             f"{NODES} nodes, so that shares come in steps of 1/{NODES}; disks of "
             f"{DISK_BYTES_PER_S / 1e6:.0f} MB/s and a file server's link of {SERVER_LINK}, which give the "
             "paper's B/b.",
-            "In the first table frames are read, not analysed: two cores could not feed eight analysing nodes, "
-            "and T would be theirs. This makes the bound harder: time spent computing would hide time spent reading.",
+            "In the first table frames are read, not analysed: two cores could not feed eight analysing "
+            "nodes, and T would be theirs. This makes the bound harder: "
+            "time spent computing would hide time spent reading.",
             "Nodes fail by SIGKILL of their daemons; the testbed's launcher leaves them out (`run --live`) "
             "as Slurm did.",
         ],

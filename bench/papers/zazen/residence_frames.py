@@ -27,8 +27,8 @@ def make(folder: Path, scratch: Path, count: int, boxes: int = 4) -> Path:
     import MDAnalysis
 
     say(f"simulating {SIMULATED} frames, for {count} frames of the dataset")
-    call([sys.executable, ROOT / "examples" / "simulate_peptide.py", "--out", scratch, "--files", "--frames", SIMULATED,
-          "--threads", 2])  # fmt: skip
+    call([sys.executable, ROOT / "examples" / "simulate_peptide.py", "--out", scratch, "--files",
+          "--frames", SIMULATED, "--threads", 2])  # fmt: skip
     folder.mkdir(parents=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -97,8 +97,8 @@ def by_size(context: Context, figure: Figure, programs: Programs, isolated: Daem
     figure.tables.append(
         Table("Round trip, the far end looks at each cache line of what came", ["", *NAMES.values()],
               ["", *["µs"] * len(SIZES)], trips,
-              ["Each end on a core of its own; medians of the runs' medians. The clock's own 20–30 ns are part of it. "
-               "raw: a process that answers with 64 bytes, and nothing else."])
+              ["Each end on a core of its own; medians of the runs' medians. The clock's own 20–30 ns are "
+               "part of it. raw: a process that answers with 64 bytes, and nothing else."])
     )  # fmt: skip
     large = SIZES[2:]
     rates = [[name, *(rate(found[size][name]) for size in large)] for name, _, _ in contenders]
@@ -188,8 +188,8 @@ def by_waiting(context: Context, figure: Figure, programs: Programs, isolated: D
     found = in_turns(list(PAUSES.values()), context.repeats, lambda pause: measured(command(pause)))
     rows = [[what, medians(found[pause])] for what, pause in PAUSES.items()]
     notes = [
-        "An idle virtual CPU must be kicked awake before it can answer: that is in the second and third row, and in "
-        "any carrier."
+        "An idle virtual CPU must be kicked awake before it can answer: that is in the second and third row, "
+        "and in any carrier."
     ]
     figure.tables.append(
         Table("Shared memory, 64 B, by what the daemon does", ["", "round trip"], ["", "µs"], rows, notes)

@@ -72,12 +72,14 @@ static inline int samples_order(const void *left, const void *right) {
 }
 
 /* Prints one line of JSON. */
-static inline void report(struct samples *samples, uint64_t calls, uint64_t bytes, double seconds, double cpu_s) {
+static inline void report(struct samples *samples, uint64_t calls, uint64_t bytes,
+                          double seconds, double cpu_s) {
     uint64_t last = samples->count > 0 ? samples->count - 1 : 0;
     qsort(samples->ns, samples->count, sizeof *samples->ns, samples_order);
     if (samples->count == 0)
         samples->ns[0] = 0;
-    printf("{\"calls\": %llu, \"bytes\": %llu, \"seconds\": %.9f, \"cpu_s\": %.6f, \"min_ns\": %u, \"p10_ns\": %u, "
+    printf("{\"calls\": %llu, \"bytes\": %llu, \"seconds\": %.9f, \"cpu_s\": %.6f, "
+           "\"min_ns\": %u, \"p10_ns\": %u, "
            "\"median_ns\": %u, \"p99_ns\": %u}\n",
            (unsigned long long)calls, (unsigned long long)bytes, seconds, cpu_s, samples->ns[0],
            samples->ns[last / 10], samples->ns[last / 2], samples->ns[last - last / 100]);

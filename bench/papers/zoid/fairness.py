@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 TITLE = "Fairness: 64 clients"
 PAPER = (
-    "eager messages of any size favour the compute nodes near the I/O node, to the near-starvation of the far ones; "
-    "with the optional rendezvous, large messages go one at a time in FIFO order (§3); no figures are given"
+    "eager messages of any size favour the compute nodes near the I/O node, to the near-starvation of the "
+    "far ones; with the optional rendezvous, large messages go one at a time in FIFO order (§3); "
+    "no figures are given"
 )
 CLIENTS = 64
 BYTES = 1 << 20

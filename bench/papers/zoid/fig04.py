@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 TITLE = "Figure 4: base performance, /dev/zero"
 PAPER = (
-    "8 compute nodes read and write /dev/zero at the I/O node: ZOID and CIOD both reach 2.5 Gb/s of the collective "
-    "network's 2.8 in either direction, ZOID at much smaller buffers (128 KB and less)"
+    "8 compute nodes read and write /dev/zero at the I/O node: ZOID and CIOD both reach 2.5 Gb/s of the "
+    "collective network's 2.8 in either direction, ZOID at much smaller buffers (128 KB and less)"
 )
 PREFIX = "/zazen-forwarded"
 CLIENTS = 8
@@ -55,7 +55,8 @@ def run(context: Context) -> Figure:
                 figure.skipped.append("forwarded /dev/zero: libzazen_posix.so is not there; `make install`")
             directions = {"stream-write": "To the far side", "stream-read": "From the far side"}
             notes = [
-                "From the pool: bytes are where both ends see them; nobody copies or reads them. The others copy."
+                "From the pool: bytes are where both ends see them; nobody copies or reads them. "
+                "The others copy."
             ]
             grid = Grid(figure, contenders, directions, [CLIENTS], 0.2, repeats=context.repeats, notes=notes)
             found = grid.measure(context)

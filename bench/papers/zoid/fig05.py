@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 TITLE = "Figure 5: a network file system"
 PAPER = (
-    "NFS: with one compute node ZOID slightly outperforms CIOD for small buffers; with several, it reads much faster "
-    "and writes slower, and both are much slower than with one: NFS wants one sequential client"
+    "NFS: with one compute node ZOID slightly outperforms CIOD for small buffers; with several, it reads "
+    "much faster and writes slower, and both are much slower than with one: NFS wants one sequential client"
 )
 PREFIX = "/zazen-forwarded"
 FORWARDED, DIRECT = "forwarded", "mounted by the clients"
@@ -58,8 +58,8 @@ def run(context: Context) -> Figure:
                         repeats=max(3, context.repeats - 2))  # fmt: skip
             found = grid.measure(context)
     figure.limits.append(
-        "this kernel can mount no NFS: the network file system is sshfs on the loopback device, without the kernel's "
-        "cache (direct_io); encryption bounds it"
+        "this kernel can mount no NFS: the network file system is sshfs on the loopback device, without the "
+        "kernel's cache (direct_io); encryption bounds it"
     )
     for direction in grid.directions:
         shares = [

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 TITLE = "Figure 6: a file system that takes parallel access"
 PAPER = (
-    "PVFS over 14 servers: one compute node is as fast through CIOD as through ZOID; 32 gain up to 64 % by ZOID, for "
-    "CIOD serves one at a time (reading degraded between 512 and 1,024 KB, by PVFS)"
+    "PVFS over 14 servers: one compute node is as fast through CIOD as through ZOID; 32 gain up to 64 % by "
+    "ZOID, for CIOD serves one at a time (reading degraded between 512 and 1,024 KB, by PVFS)"
 )
 PREFIX = "/zazen-forwarded"
 FORWARDED, DIRECT = "forwarded", "not forwarded"
@@ -57,7 +57,10 @@ def run(context: Context) -> Figure:
         "no parallel file system: the local one, files in the page cache, one for each client"
     )
     for direction in grid.directions:
-        rate = lambda count, size, direction=direction: found[direction, count, FORWARDED, size].median  # noqa: E731
+
+        def rate(count, size, direction=direction):
+            return found[direction, count, FORWARDED, size].median
+
         gains = [rate(CLIENTS[-1], size) / rate(1, size) for size in grid.sizes]
         of_direct = [
             found[direction, CLIENTS[-1], FORWARDED, size].median

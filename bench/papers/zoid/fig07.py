@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 TITLE = "Figure 7: TCP sockets"
 PAPER = (
-    "on the LOFAR Blue Gene/L: ZOID outperforms CIOD for small and medium messages; for large ones both approach the "
-    "1.0 Gb/s of the Ethernet when writing"
+    "on the LOFAR Blue Gene/L: ZOID outperforms CIOD for small and medium messages; for large ones both "
+    "approach the 1.0 Gb/s of the Ethernet when writing"
 )
 PREFIX = "/zazen-forwarded"
 FORWARDED, DIRECT = "forwarded", "not forwarded"
@@ -55,7 +55,8 @@ def run(context: Context) -> Figure:
             for name in (FORWARDED, DIRECT)
         }
         figure.summaries.append(
-            Summary(f"a TCP socket, {title.lower()}", "1.0 Gb/s, the network", f"{8 * best[FORWARDED]:.1f} Gb/s",
+            Summary(f"a TCP socket, {title.lower()}", "1.0 Gb/s, the network",
+                    f"{8 * best[FORWARDED]:.1f} Gb/s",
                     f"{8 * best[DIRECT]:.1f} Gb/s, not forwarded")
         )  # fmt: skip
     return figure

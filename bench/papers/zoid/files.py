@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 TITLE = "Files: forwarded, direct, FUSE, sshfs"
 PAPER = (
-    "Figure 2 counts the crossings of user space and kernel that FUSE-like clients cost on the way to a server; no "
-    "latencies are given"
+    "Figure 2 counts the crossings of user space and kernel that FUSE-like clients cost on the way to a "
+    "server; no latencies are given"
 )
 SIZES = {4 << 10: "4 KiB", 64 << 10: "64 KiB", 1 << 20: "1 MiB"}
 DIRECT = "direct"
@@ -33,8 +33,9 @@ PASS = "FUSE, kernel pass-through"
 SSHFS = "sshfs"
 PREFIX = "/zazen-forwarded"
 NOTE = (
-    "Clients on one core, daemons and servers on another. FUSE and sshfs with direct_io (and sshfs_sync): each call is "
-    "a request, as each forwarded call is; with the kernel's cache, reading again would be the kernel's own."
+    "Clients on one core, daemons and servers on another. FUSE and sshfs with direct_io (and sshfs_sync): "
+    "each call is a request, as each forwarded call is; "
+    "with the kernel's cache, reading again would be the kernel's own."
 )
 # What forwarding may add to a small call, in µs.
 EXTRA_US = 0.6
@@ -147,14 +148,16 @@ def goals(figure: Figure, found: dict) -> None:
             why += f"; a bare process on the other core takes {least:.2f} µs more than direct"
         figure.goals.append(
             Goal(
-                "forwarded 4 KiB pwrite, polling daemon: µs more than a direct one", f"≤ {EXTRA_US}", whole(extra),
+                "forwarded 4 KiB pwrite, polling daemon: µs more than a direct one",
+                f"≤ {EXTRA_US}", whole(extra),
                 extra.median <= EXTRA_US, why,
             )
         )  # fmt: skip
         if PLAIN in small:
             times, fastest = (ratio(small[fuse], small[FORWARDED]) for fuse in (PLAIN, FREE))
             figure.goals.append(
-                Goal("plain FUSE : forwarded, 4 KiB pwrite, each end on a core of its own", "≥ 10", whole(times),
+                Goal("plain FUSE : forwarded, 4 KiB pwrite, each end on a core of its own",
+                     "≥ 10", whole(times),
                      times.median >= 10)
             )  # fmt: skip
             why = "with both ends on one core, FUSE has no idle core to wake"
@@ -174,7 +177,8 @@ def goals(figure: Figure, found: dict) -> None:
     in_place = IN_PLACE if IN_PLACE in large else POOL
     share = ratio(large[DIRECT], large[in_place])
     figure.goals.append(
-        Goal("1 MiB pwrite from the pool, of direct", "≥ 80 %", f"{100 * share.median:.0f} % ({100 * share.low:.0f} … "
+        Goal("1 MiB pwrite from the pool, of direct", "≥ 80 %",
+             f"{100 * share.median:.0f} % ({100 * share.low:.0f} … "
              f"{100 * share.high:.0f})", share.median >= 0.8)
     )  # fmt: skip
 

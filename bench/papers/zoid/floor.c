@@ -168,7 +168,8 @@ int main(int argc, char **argv) {
         if (file < 0 || ftruncate(file, SPAN) != 0)
             fail(argv[6]);
     }
-    data = mmap(NULL, bytes + 2 * sizeof *there + 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    data = mmap(NULL, bytes + 2 * sizeof *there + 4096, PROT_READ | PROT_WRITE,
+                MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     copy = malloc(bytes + 1);
     if (data == MAP_FAILED || copy == NULL)
         fail("memory");

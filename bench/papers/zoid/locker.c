@@ -38,7 +38,8 @@ int main(int argc, char **argv) {
     fflush(stdout);
     for (;;) {
         int file = count > 0 ? open_files[below(count)] : -1;
-        struct flock lock = {.l_whence = SEEK_SET, .l_start = (off_t)below(1000), .l_len = (off_t)below(100) + 1};
+        struct flock lock = {.l_whence = SEEK_SET, .l_start = (off_t)below(1000),
+                                     .l_len = (off_t)below(100) + 1};
         switch (below(8)) {
         case 0:
         case 1:

@@ -23,9 +23,9 @@ BENEATH = "the kernel's calls that stay beneath the folder (openat2)"
 NEAR = "zazen run, the default: this kernel serves the folder"
 OPERATIONS = ["stat", "access", "open"]
 NOTE = (
-    "A name three folders deep. “direct” is one system call (open: two). Only openat2 can be told to stay beneath a "
-    "folder, so a look at a name takes openat2 with O_PATH, the look, and close. Forwarded calls pay this on top of "
-    "their round trip. Where the exported folder is a whole mount, stat needs one call."
+    "A name three folders deep. “direct” is one system call (open: two). Only openat2 can be told to stay "
+    "beneath a folder, so a look at a name takes openat2 with O_PATH, the look, and close. Forwarded calls "
+    "pay this on top of their round trip. Where the exported folder is a whole mount, stat needs one call."
 )
 
 

@@ -34,9 +34,12 @@
 #define SAMPLES_MAX 2000000u
 #define SERVE_BYTES (4u << 20)
 
-enum what { READ, WRITE, PREAD, PWRITE, STREAM_READ, STREAM_WRITE, SEND, RECV, OPEN, STAT, ACCESS, LSEEK, FSTAT, MISSING, KINDS };
-static const char *const names[KINDS] = {"read", "write", "pread", "pwrite", "stream-read", "stream-write", "send",
-                                         "recv", "open",  "stat",  "access", "lseek",  "fstat",       "missing"};
+enum what { READ, WRITE, PREAD, PWRITE, STREAM_READ, STREAM_WRITE,
+            SEND, RECV, OPEN, STAT, ACCESS, LSEEK, FSTAT, MISSING, KINDS };
+static const char *const names[KINDS] = {
+    "read", "write", "pread", "pwrite", "stream-read", "stream-write", "send",
+    "recv", "open", "stat", "access", "lseek", "fstat", "missing",
+};
 
 struct work {
     enum what what;

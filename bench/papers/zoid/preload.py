@@ -89,8 +89,8 @@ def run(context: Context) -> Figure:
             )
     figure.tables.append(
         Table("Calls that are not forwarded", ["", "without", "with", "extra"], ["", "ns", "ns", "ns"], rows,
-              ["Best thousand calls of each run; extra: the best of all runs with, less the best without. Calls with "
-               "a path are compared with the prefixes, and longer ones cost more."])
+              ["Best thousand calls of each run; extra: the best of all runs with, less the best without. "
+               "Calls with a path are compared with the prefixes, and longer ones cost more."])
     )  # fmt: skip
     spent = {name: Value.of([1e6 * value for value in values]) for name, values in started.items()}
     extra = spent[WITH].median - spent[WITHOUT].median

@@ -151,7 +151,8 @@ def run(context: Context) -> Figure:
                 costs.append(cost)
     columns = ["", PLAIN, KERNEL, RELAYED, NODE]
     notes = [
-        "From the start of `bash` or `zazen run` to its end. Program, daemon and go-between share the machine.",
+        "From the start of `bash` or `zazen run` to its end. "
+        "Program, daemon and go-between share the machine.",
         "On this machine, the program's own kernel serves a forwarded folder, unless --relay is given.",
     ]
     figure.tables.append(

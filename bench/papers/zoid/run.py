@@ -43,10 +43,10 @@ EVALUATION = evaluation.Evaluation(
     },
     heading=Heading(
         title="ZOID's evaluation, run again",
-        about="The figures and tables of “ZOID: I/O-Forwarding Infrastructure for Petascale Architectures” (PPoPP "
-        "2008) as commands, on one machine ({machine}): clients, daemon and servers share it, in place of a Blue "
-        "Gene/L's compute nodes, I/O node and collective network. Compare ratios, not megabytes per second. "
-        "Medians; smallest and largest in brackets.",
+        about="The figures and tables of “ZOID: I/O-Forwarding Infrastructure for Petascale Architectures” "
+        "(PPoPP 2008) as commands, on one machine ({machine}): clients, daemon and servers share it, in "
+        "place of a Blue Gene/L's compute nodes, I/O node and collective network. Compare ratios, not "
+        "megabytes per second. Medians; smallest and largest in brackets.",
         ceiling="what this machine allows",
     ),
     out=ROOT / "bench" / "results" / "calls",

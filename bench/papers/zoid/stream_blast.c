@@ -231,11 +231,13 @@ static void sink(const struct sockaddr_in *at) {
 }
 
 int main(int count, char **words) {
-    struct options o = {.stations = 1, .packet_bytes = 8192, .packets = 16, .blocks = 1, .ranks = 1, .joined = 1,
+    struct options o = {.stations = 1, .packet_bytes = 8192, .packets = 16, .blocks = 1, .ranks = 1,
+                            .joined = 1,
                         .samples = 16};
     struct sockaddr_in at;
     if (count < 4)
-        return fprintf(stderr, "stream_blast udp|tcp|serve|sink HOST PORT [options]: see the file's head\n"), 2;
+        return fprintf(stderr,
+                       "stream_blast udp|tcp|serve|sink HOST PORT [options]: see the file's head\n"), 2;
     for (int i = 4; i + 1 < count; i += 2) {
         const char *name = words[i], *value = words[i + 1];
         uint64_t number = strtoull(value, NULL, 10);

@@ -162,7 +162,8 @@ int main(int count, char **words) {
     else
         return fprintf(stderr, "stream_rank stream|borrow|plain ...: see the file's head\n"), 2;
     getrusage(RUSAGE_SELF, &usage);
-    printf("{\"blocks\": %llu, \"gaps\": %llu, \"missing\": %llu, \"bytes\": %llu, \"seconds\": %.6f, \"cpu_s\": %.3f}\n",
+    printf("{\"blocks\": %llu, \"gaps\": %llu, \"missing\": %llu, \"bytes\": %llu, "
+           "\"seconds\": %.6f, \"cpu_s\": %.3f}\n",
            (unsigned long long)blocks, (unsigned long long)gaps, (unsigned long long)missing,
            (unsigned long long)bytes, last - first,
            (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +

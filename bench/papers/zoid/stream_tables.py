@@ -387,8 +387,9 @@ def per_core(programs, daemon, quick, ranks):
         ["", "per core of the receiver", "per core of the daemon", "packets of a system call, last run"],
         ["", "Gbit/s", "Gbit/s", ""], rows,
         [
-            "By the CPU time of the receiving thread, and of the daemon with all it does for the stream: receiving, "
-            "handing out, adding, sending sums. On loopback, part of the kernel's work is the sender's."
+            "By the CPU time of the receiving thread, and of the daemon with all it does for the stream: "
+            "receiving, handing out, adding, sending sums. "
+            "On loopback, part of the kernel's work is the sender's."
         ],
     ), rates[0]  # fmt: skip
 

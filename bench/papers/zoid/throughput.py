@@ -66,8 +66,8 @@ class Grid:
                             found[direction, count, name, size] = Value.of(rates)
         self.show(found)
         self.figure.limits.append(
-            f"clients, daemon and servers share the cores, which were {100 * load.cpu_share:.0f} % busy: in the paper "
-            "they had a machine each"
+            f"clients, daemon and servers share the cores, which were {100 * load.cpu_share:.0f} % busy: in "
+            "the paper they had a machine each"
         )
         return found
 

@@ -45,7 +45,8 @@ static int once(char what) {
     if (what == 'o')
         return (file = opened(O_RDONLY)) < 0 ? -1 : close(file);
     if (!is_beneath)
-        return what == 's' ? statx(folder, name, 0, STATX_BASIC_STATS, &about) : faccessat(folder, name, R_OK, 0);
+        return what == 's' ? statx(folder, name, 0, STATX_BASIC_STATS, &about)
+                       : faccessat(folder, name, R_OK, 0);
     if ((file = opened(O_PATH)) < 0)
         return -1;
     outcome = what == 's' ? statx(file, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &about)

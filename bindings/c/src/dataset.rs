@@ -375,8 +375,8 @@ pub(crate) unsafe fn carrier(
     }
     if let Some(ranks) = zazen_mpi::launched_ranks().filter(|ranks| *ranks > 1 && !alone) {
         return Err(invalid(format!(
-            "{call}: a launcher started {ranks} ranks and collectives is NULL: each would read every frame; fill one \
-             with zazen_collectives_from_mpi, or set options.alone to read all of them on every rank"
+            "{call}: a launcher started {ranks} ranks and collectives is NULL: each would read every frame; \
+             fill one with zazen_collectives_from_mpi, or set options.alone to read all of them on every rank"
         )));
     }
     Ok(Box::new(Solo))

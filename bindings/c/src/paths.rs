@@ -6,7 +6,7 @@ use crate::runset::zazen_runset_t;
 use crate::status::{ask, guard, invalid};
 use std::ffi::{CString, c_char};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use zazen_client::{Mine, Place, PlaceReader};
+use zazen_client::{FrameLocation, Mine, PlaceReader};
 use zazen_core::{Error, ErrorKind, Result};
 
 /// An iteration over the paths of frames. One thread at a time. In a forked child it fails; begin
@@ -86,8 +86,8 @@ pub unsafe extern "C" fn zazen_paths_next(
         let (at, shown, read) = match inner.places.next() {
             None => (0, None, None),
             Some((at, place)) => match place? {
-                Place::File(file) => (at, Some(text(&file)), None),
-                Place::Read(read) => (at, Some(read.path().and_then(text)), Some(read)),
+                FrameLocation::File(file) => (at, Some(text(&file)), None),
+                FrameLocation::Read(read) => (at, Some(read.path().and_then(text)), Some(read)),
             },
         };
         let shown = match shown {

@@ -4,12 +4,17 @@
 //! This happens without an error if the libraries do not match (an Open MPI process under MPICH's
 //! launcher, a missing PMI plug-in under Slurm). Every rank would then read everything.
 
-use zazen_core::launcher::ranks;
+use zazen_core::launcher::{self, ranks};
 use zazen_core::{Error, ErrorKind, Result};
 
 /// How many ranks the launcher says it started; `None` outside a launcher.
 pub fn launched_ranks() -> Option<usize> {
     ranks(|name| std::env::var(name).ok()).map(|(_, launched)| launched)
+}
+
+/// Whether a launcher started this process.
+pub fn is_launched() -> bool {
+    launcher::is_launched(|name| std::env::var(name).ok())
 }
 
 /// Fails with `Mpi` if MPI_COMM_WORLD has one rank although the launcher's environment says that

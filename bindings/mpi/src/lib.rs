@@ -23,7 +23,7 @@ mod start;
 pub use abi::Abi;
 pub use carrier::MpiCollectives;
 pub use exchange::{two_bit_by_exchange, xor_by_exchange};
-pub use launcher::{check_launcher, launched_ranks};
+pub use launcher::{check_launcher, is_launched, launched_ranks};
 pub use library::{check_world, loaded_library};
 pub use links::slow_by_exchange;
 pub use start::Started;

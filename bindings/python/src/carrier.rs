@@ -235,6 +235,12 @@ pub(crate) fn check_launcher(py: Python<'_>, world_size: usize) -> PyResult<()> 
     lift(py, zazen_mpi::check_launcher(world_size))
 }
 
+/// Whether a launcher of MPI programs started this process.
+#[pyfunction]
+pub(crate) fn is_launched() -> bool {
+    zazen_mpi::is_launched()
+}
+
 /// Raises MpiError unless the MPI library found in this process has MPI_COMM_WORLD = `world`.
 #[pyfunction]
 pub(crate) fn check_world(py: Python<'_>, world: usize) -> PyResult<()> {

@@ -283,7 +283,8 @@ impl PyDataset {
     ///
     /// Raises InvalidArgumentError if begin > end or stride is 0, TooLargeError beyond frame number
     /// 2**40.
-    #[pyo3(signature = (begin, end, stride = FrameNumber(1)), text_signature = "($self, begin, end, stride=1)")]
+    #[pyo3(signature = (begin, end, stride = FrameNumber(1)),
+        text_signature = "($self, begin, end, stride=1)")]
     fn query(
         &self,
         py: Python<'_>,
@@ -348,7 +349,8 @@ impl PyDataset {
     /// alike, the node with the fewest frames per rank so far owns it; ties go to the node of the
     /// lowest rank. The ranks of a node own its frames in contiguous blocks. `comm` and `carrier`
     /// are those of `assign`.
-    #[pyo3(signature = (comm = Comm::Unsaid, *, carrier = "auto"), text_signature = "($self, comm=..., *, carrier='auto')")]
+    #[pyo3(signature = (comm = Comm::Unsaid, *, carrier = "auto"),
+        text_signature = "($self, comm=..., *, carrier='auto')")]
     fn owners<'py>(&self, py: Python<'py>, comm: Comm, carrier: &str) -> PyResult<Bound<'py, PyAny>> {
         let carrier = comm.carrier(py, carrier)?;
         let (_, owners) =
@@ -364,7 +366,8 @@ impl PyDataset {
     /// the index of each rank's node, `held` the RunSet of each node's frames. Collective; alike on
     /// all ranks. Nothing is read. Each node's first rank asks its own daemon; a node whose daemon
     /// does not answer holds nothing. `comm` and `carrier` are those of `assign`.
-    #[pyo3(signature = (comm = Comm::Unsaid, *, carrier = "auto"), text_signature = "($self, comm=..., *, carrier='auto')")]
+    #[pyo3(signature = (comm = Comm::Unsaid, *, carrier = "auto"),
+        text_signature = "($self, comm=..., *, carrier='auto')")]
     fn holders(&self, py: Python<'_>, comm: Comm, carrier: &str) -> PyResult<(Vec<usize>, Vec<PyRunSet>)> {
         let carrier = comm.carrier(py, carrier)?;
         let holders = carrier.run(py, |collectives| self.0.with(|dataset| dataset.holders(collectives)))?;
@@ -419,7 +422,8 @@ impl PyDataset {
     /// Not defined: `frames()` iterates with read-ahead, and shares the frames among ranks.
     fn __iter__(&self) -> PyResult<()> {
         Err(PyTypeError::new_err(
-            "a Dataset is not iterated over itself: dataset.frames() reads ahead, and shares the frames among ranks",
+            "a Dataset is not iterated over itself: dataset.frames() reads ahead, \
+             and shares the frames among ranks",
         ))
     }
 
@@ -442,8 +446,9 @@ impl PyDataset {
     /// `protocol`: "owner", or "bitmaps" (the paper's). `carrier`: "auto", or one way of using MPI:
     /// "mpi" (MPI bound at run time) or "mpi4py". Raises MpiError if each rank is an MPI world of
     /// its own.
-    #[pyo3(signature = (begin = None, end = None, stride = FrameNumber(1), *, comm = Comm::Unsaid, rules = "full",
-        protocol = "owner", carrier = "auto"), text_signature = "($self, begin=None, end=None, stride=1, *, comm=..., \
+    #[pyo3(signature = (begin = None, end = None, stride = FrameNumber(1), *,
+        comm = Comm::Unsaid, rules = "full", protocol = "owner", carrier = "auto"),
+        text_signature = "($self, begin=None, end=None, stride=1, *, comm=..., \
         rules='full', protocol='owner', carrier='auto')")]
     #[allow(clippy::too_many_arguments)]
     fn assign(
@@ -472,11 +477,13 @@ impl PyDataset {
     /// fetched holds up those behind it. Without `comm` this process reads all frames; if a
     /// launcher has started several ranks, say so with `comm=None`. The assignment is collective,
     /// the iteration is not.
-    #[pyo3(signature = (begin = None, end = None, stride = FrameNumber(1), *, comm = Comm::Unsaid, rules = "full",
-        protocol = "owner", memory = Count(268_435_456), readers = None, check = true, carrier = "auto",
+    #[pyo3(signature = (begin = None, end = None, stride = FrameNumber(1), *,
+        comm = Comm::Unsaid, rules = "full", protocol = "owner", memory = Count(268_435_456),
+        readers = None, check = true, carrier = "auto",
         ordered = false),
-        text_signature = "($self, begin=None, end=None, stride=1, *, comm=..., rules='full', protocol='owner', \
-        memory=268435456, readers=None, check=True, carrier='auto', ordered=False)")]
+        text_signature = "($self, begin=None, end=None, stride=1, *, comm=..., \
+        rules='full', protocol='owner', memory=268435456, readers=None, \
+        check=True, carrier='auto', ordered=False)")]
     #[allow(clippy::too_many_arguments)]
     fn frames(
         &self,
@@ -518,8 +525,9 @@ impl PyDataset {
     /// A frame that is a part of a larger file, or whose file this user may not open, is read, and
     /// its path is an `os.PathLike` that makes a file when it is used, which lives as long as the
     /// path object. A cached file may be evicted later; an open file stays readable.
-    #[pyo3(signature = (begin = None, end = None, stride = FrameNumber(1), *, comm = Comm::Unsaid, rules = "full",
-        protocol = "owner", carrier = "auto"), text_signature = "($self, begin=None, end=None, stride=1, *, comm=..., \
+    #[pyo3(signature = (begin = None, end = None, stride = FrameNumber(1), *,
+        comm = Comm::Unsaid, rules = "full", protocol = "owner", carrier = "auto"),
+        text_signature = "($self, begin=None, end=None, stride=1, *, comm=..., \
         rules='full', protocol='owner', carrier='auto')")]
     #[allow(clippy::too_many_arguments)]
     fn paths(

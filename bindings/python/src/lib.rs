@@ -55,6 +55,7 @@ fn _zazen(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<namespace::PyNamespaceFile>()?;
     module.add_function(wrap_pyfunction!(namespace::namespace_errors, module)?)?;
     module.add_function(wrap_pyfunction!(carrier::check_launcher, module)?)?;
+    module.add_function(wrap_pyfunction!(carrier::is_launched, module)?)?;
     module.add_function(wrap_pyfunction!(carrier::check_world, module)?)?;
     module.add_function(wrap_pyfunction!(carrier::mpi_library, module)?)?;
     module.add_class::<carrier::CarrierProbe>()?;

@@ -24,9 +24,9 @@ fn files<T>(py: Python<'_>, done: Done<T>, path: &[u8]) -> PyResult<T> {
 
 /// `(mode with the kind, inode, links, uid, gid, bytes, blocks, times in ns: read, bytes changed,
 /// anything changed; holder's node or -1)`.
-type Stat = (u32, u64, u32, u32, u32, u64, u64, i64, i64, i64, i64);
+type StatFields = (u32, u64, u32, u32, u32, u64, u64, i64, i64, i64, i64);
 
-fn stat_of(found: &Attributes) -> Stat {
+fn stat_of(found: &Attributes) -> StatFields {
     let mode = (found.kind as u32) << 12 | found.mode;
     let holder = found.place.as_ref().map_or(-1, |place| i64::from(place.holder.0));
     (
@@ -124,7 +124,7 @@ impl PyNamespaceLink {
         &self,
         py: Python<'py>,
         path: Vec<u8>,
-    ) -> PyResult<Vec<(Bound<'py, PyBytes>, Option<Stat>)>> {
+    ) -> PyResult<Vec<(Bound<'py, PyBytes>, Option<StatFields>)>> {
         let found = py.detach(|| self.0.list(None, &path, true));
         let entry = |listed: zazen_namespace_client::Listed| {
             (PyBytes::new(py, listed.name.as_bytes()), listed.attributes.as_ref().map(stat_of))
@@ -142,7 +142,7 @@ impl PyNamespaceLink {
     }
 
     /// stat or lstat.
-    fn stat(&self, py: Python<'_>, path: Vec<u8>, follow: bool) -> PyResult<Stat> {
+    fn stat(&self, py: Python<'_>, path: Vec<u8>, follow: bool) -> PyResult<StatFields> {
         let found = py.detach(|| self.0.stat(None, &path, follow));
         files(py, found, &path).map(|found| stat_of(&found))
     }
@@ -241,7 +241,8 @@ impl PyNamespaceLink {
 
     /// Changes mode, owner, group and times; what is None stays.
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (path, follow, mode = None, uid = None, gid = None, accessed_ns = None, modified_ns = None))]
+    #[pyo3(signature = (path, follow, mode = None, uid = None, gid = None,
+        accessed_ns = None, modified_ns = None))]
     fn set_attributes(
         &self,
         py: Python<'_>,

@@ -6,7 +6,7 @@ use crate::notices;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::sync::Mutex;
-use zazen_client::{Mine, Place, PlaceReader};
+use zazen_client::{FrameLocation, Mine, PlaceReader};
 
 /// An iterator over `(number, path)`. `len` is the number of frames at its start.
 ///
@@ -38,8 +38,10 @@ impl PyPaths {
         match next {
             None => Ok(None),
             Some((_, Err(error))) => Err(raise(py, &error)),
-            Some((number, Ok(Place::File(path)))) => Ok(Some((number, path.as_os_str()).into_pyobject(py)?)),
-            Some((number, Ok(Place::Read(frame)))) => {
+            Some((number, Ok(FrameLocation::File(path)))) => {
+                Ok(Some((number, path.as_os_str()).into_pyobject(py)?))
+            }
+            Some((number, Ok(FrameLocation::Read(frame)))) => {
                 let path = FramePath::of(PyFrame::new(py, frame)?, py);
                 Ok(Some((number, Bound::new(py, path)?).into_pyobject(py)?))
             }

@@ -110,8 +110,10 @@ enum State {
 #[pymethods]
 impl PyWriter {
     #[new]
-    #[pyo3(signature = (dataset, nodes, *, key = None, pattern = None, on_slow = "skip", window_frames = Count(64),
-        window_bytes = Count(268_435_456), timeout = 10.0, copies = Count(1)), text_signature = "(dataset, nodes, *, key=None, pattern=None, \
+    #[pyo3(signature = (dataset, nodes, *, key = None, pattern = None,
+        on_slow = "skip", window_frames = Count(64),
+        window_bytes = Count(268_435_456), timeout = 10.0, copies = Count(1)),
+        text_signature = "(dataset, nodes, *, key=None, pattern=None, \
         on_slow='skip', window_frames=64, window_bytes=268435456, timeout=10.0, copies=1)")]
     #[allow(clippy::too_many_arguments)]
     fn new(

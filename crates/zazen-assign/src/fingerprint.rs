@@ -402,12 +402,16 @@ mod tests {
             let mut words = vec![0u64; TABLED];
             offsets.iter().for_each(|offset| words[usize::from(offset / 64)] |= 1 << (offset % 64));
             let expected = by_hand(point(seed), &indices);
-            let (set, other) = (RunSet::from_ascending(indices.iter().copied()), RunSet::from_words(base, &words));
+            let (set, other) = (RunSet::from_ascending(indices.iter().copied()),
+                                RunSet::from_words(base, &words));
             for kernel in Kernel::all() {
                 let one = Fingerprinter::with(kernel, point(seed));
                 prop_assert_eq!(one.sparse(base, &offsets), expected, "offsets, {:?}", kernel);
                 prop_assert_eq!(one.bits(base / 64, &words), expected, "words, {:?}", kernel);
-                prop_assert_eq!((one.of(&set), one.of(&other)), (expected, expected), "as stored, {:?}", kernel);
+                prop_assert_eq!(
+                    (one.of(&set), one.of(&other)),
+                    (expected, expected),
+                    "as stored, {:?}", kernel);
             }
             // The same block in chunks, of which it may fill many.
             let (one, chunks) = (Fingerprinter::new(point(seed)), Chunks::of(base + WINDOW, words_min));

@@ -367,7 +367,11 @@ mod tests {
         }
 
         #[test]
-        fn every_stride_fills_its_own_bits(first in 0usize..65_536, step in 1usize..300, count in 1usize..70_000) {
+        fn every_stride_fills_its_own_bits(
+            first in 0usize..65_536,
+            step in 1usize..300,
+            count in 1usize..70_000
+        ) {
             let last = (first + (count - 1) * step).min(65_535);
             let mut plane = new_plane();
             fill_stride(&mut plane, first, last, step);

@@ -18,17 +18,17 @@ use zazen_core::{ErrorKind, RelPath, Result, SourceStat, Trajectory};
 use zazen_trajectory::FileIndex;
 
 /// A directory with trajectory files that were written a minute ago.
-struct Place {
+struct TestDirectory {
     folder: tempfile::TempDir,
     backing: DirectoryBacking,
     indexes: Indexes,
 }
 
-impl Place {
-    fn new() -> Place {
+impl TestDirectory {
+    fn new() -> TestDirectory {
         let folder = tempfile::tempdir().unwrap();
         let backing = DirectoryBacking::with_deadline(folder.path(), None).unwrap();
-        Place { folder, backing, indexes: Indexes::in_memory() }
+        TestDirectory { folder, backing, indexes: Indexes::in_memory() }
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -146,7 +146,7 @@ fn is_stale(found: Result<()>, what: &str) {
 #[test]
 fn a_file_that_grew_keeps_its_frames() {
     for (before, after) in every_format(3).into_iter().zip(every_format(5)) {
-        let place = Place::new();
+        let place = TestDirectory::new();
         let name = &*format!("a.{}", before.format);
         place.put(name, &before.bytes);
         let trajectory = place.open(&[name]).unwrap();
@@ -162,7 +162,7 @@ fn a_file_that_grew_keeps_its_frames() {
 #[test]
 fn a_file_that_is_rewritten_in_place_is_stale() {
     for sample in every_format(3) {
-        let (place, name) = (Place::new(), &*format!("a.{}", sample.format));
+        let (place, name) = (TestDirectory::new(), &*format!("a.{}", sample.format));
         place.put(name, &sample.bytes);
         let trajectory = place.open(&[name]).unwrap();
         // The same inode, the same size, the same frames' headers: nobody can say that it grew.
@@ -175,7 +175,7 @@ fn a_file_that_is_rewritten_in_place_is_stale() {
 
 /// Opens the file after its bytes were changed in place, and compares the places of its frames.
 /// Whether they are those of the same index as `before`: it keeps the seed of its samples.
-fn same_index(place: &Place, name: &str, before: &FileIndex) -> bool {
+fn same_index(place: &TestDirectory, name: &str, before: &FileIndex) -> bool {
     let path = RelPath::new(name).unwrap();
     let later = place.indexes.of(&place.backing, "/s", &path, None).unwrap();
     later.anchors.seed == before.anchors.seed
@@ -184,7 +184,7 @@ fn same_index(place: &Place, name: &str, before: &FileIndex) -> bool {
 #[test]
 fn counters_that_change_alone_leave_an_index_as_it_is() {
     for sample in every_format(5) {
-        let (place, name) = (Place::new(), &*format!("a.{}", sample.format));
+        let (place, name) = (TestDirectory::new(), &*format!("a.{}", sample.format));
         place.put(name, &sample.bytes);
         let path = RelPath::new(name).unwrap();
         let before = place.indexes.of(&place.backing, "/s", &path, None).unwrap();
@@ -217,7 +217,7 @@ fn another_longer_run_in_the_same_file_is_stale() {
         (dcd(5, 3, 0), dcd(6, 9, 0)),
     ];
     for (before, after) in others {
-        let place = Place::new();
+        let place = TestDirectory::new();
         let name = &*format!("a.{}", before.format);
         place.put(name, &before.bytes);
         let trajectory = place.open(&[name]).unwrap();
@@ -226,7 +226,7 @@ fn another_longer_run_in_the_same_file_is_stale() {
     }
     // The same frames behind a header that says something else.
     let (before, mut after) = (dcd(5, 3, 0), dcd(5, 9, 0));
-    let place = Place::new();
+    let place = TestDirectory::new();
     place.put("a", &before.bytes);
     let trajectory = place.open(&["a"]).unwrap();
     after.bytes[8 + 4 * 9] = 7;
@@ -238,7 +238,7 @@ fn another_longer_run_in_the_same_file_is_stale() {
 fn a_longer_rewrite_with_the_same_header_is_stale() {
     // The frames are as long as before, at the same places, and of as many atoms.
     for (before, after) in every_format(40).into_iter().zip(every_format(50)) {
-        let (place, name) = (Place::new(), &*format!("a.{}", before.format));
+        let (place, name) = (TestDirectory::new(), &*format!("a.{}", before.format));
         place.put(name, &before.bytes);
         let trajectory = place.open(&[name]).unwrap();
         fs::write(place.at(name), &after.bytes).unwrap();
@@ -256,7 +256,7 @@ fn a_longer_rewrite_with_the_same_header_is_stale() {
 #[test]
 fn a_look_is_compared_once() {
     let (before, after) = (dcd(5000, 40, 0), dcd(5000, 50, 0));
-    let place = Place::new();
+    let place = TestDirectory::new();
     place.put("a", &before.bytes);
     let trajectory = place.open(&["a"]).unwrap();
     place.put("a", &after.bytes);
@@ -295,7 +295,7 @@ impl SourceFile for Counting {
 
 #[test]
 fn nobody_looks_for_frames_when_nobody_waits() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     place.put_many_frames("a");
     let asked = AtomicU64::new(0);
     let stops = || asked.fetch_add(1, Relaxed) > 1;
@@ -309,7 +309,7 @@ fn nobody_looks_for_frames_when_nobody_waits() {
 
 #[test]
 fn who_waits_for_the_index_of_another_may_give_up() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     place.put_many_frames("a");
     let path = RelPath::new("a").unwrap();
     let (ends, begun) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -337,7 +337,7 @@ fn who_waits_for_the_index_of_another_may_give_up() {
 
 #[test]
 fn an_open_file_that_is_rewritten_is_stale() {
-    let (place, sample) = (Place::new(), xtc(5, 3));
+    let (place, sample) = (TestDirectory::new(), xtc(5, 3));
     place.put("a", &sample.bytes);
     let trajectory = place.open(&["a"]).unwrap();
     let source = trajectory.source(1).unwrap();
@@ -353,7 +353,7 @@ fn an_open_file_that_is_rewritten_is_stale() {
 
 #[test]
 fn files_that_one_header_does_not_tell_are_refused() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     place.put("a", &dcd(5, 3, 2).bytes);
     place.put("b", &dcd(5, 3, 2).bytes);
     place.open(&["a"]).unwrap();
@@ -364,7 +364,7 @@ fn files_that_one_header_does_not_tell_are_refused() {
 
 #[test]
 fn ten_to_the_twelve_frames_in_a_hole_are_counted_at_once() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     // One byte for each record: 2^39 frames.
     let mut bytes =
         [&b"CDF\x02"[..], &be(&[u32::MAX, 10, 2, 5]), b"frame\0\0\0", &be(&[0, 4]), b"atom"].concat();
@@ -385,7 +385,7 @@ fn ten_to_the_twelve_frames_in_a_hole_are_counted_at_once() {
 
 #[test]
 fn equal_headers_are_held_once() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     place.put("a", &dcd(5, 3, 0).bytes);
     place.put("b", &dcd(5, 3, 0).bytes);
     let found = place.open(&["a", "b"]).unwrap();

@@ -18,7 +18,7 @@ use zazen_call::{ServerLimits, ShmLimits};
 use zazen_core::ErrorKind;
 use zazen_wire::Message;
 use zazen_wire::header::{Header, Kind};
-use zazen_wire::shm::{ASK, BELL, Entry, FDS, MOVE, Offer, Op, Place, Record, SLOT_BYTES, Span};
+use zazen_wire::shm::{ASK, BELL, FDS, MOVE, Offer, Op, PartPlace, Record, SLOT_BYTES, Span, TableEntry};
 
 const STALL: Duration = Duration::from_millis(400);
 
@@ -202,7 +202,7 @@ fn data_at(lane: &mut RawLane, bytes: u64, entries: &[(u64, u64)]) {
     (record.inputs, record.slots, header.bulk_bytes) = (entries.len() as u16, 2, bytes);
     let mut body = [0; SLOT_BYTES];
     for (nth, (at, bytes)) in entries.iter().enumerate() {
-        let entry = Entry::Pool(Span { at: *at, bytes: *bytes });
+        let entry = TableEntry::Pool(Span { at: *at, bytes: *bytes });
         body[nth * 16..nth * 16 + 16].copy_from_slice(&entry.encode());
     }
     lane.slot(0, &record.encode(&header.encode_unsealed()));
@@ -213,7 +213,7 @@ fn data_at(lane: &mut RawLane, bytes: u64, entries: &[(u64, u64)]) {
 /// Begins a call whose bulk is streamed, and waits for the grant.
 fn streamed(lane: &mut RawLane, bytes: u64) -> Record {
     let (mut record, mut header) = lane.request(SLURP);
-    (record.data, header.bulk_bytes) = (Place::Streamed, bytes);
+    (record.data, header.bulk_bytes) = (PartPlace::Streamed, bytes);
     lane.post(record, Some(header));
     let (grant, _) = lane.next().unwrap();
     assert_eq!(grant.op, Op::Grant);
@@ -306,10 +306,10 @@ const LIES: &[Lie] = &[
         "no request",
     ),
     (
-        "another turn than the call",
+        "another number than the call",
         |lane| {
             let (record, header) = lane.request(ECHO);
-            lane.post(Record { turn: record.turn + 1, ..record }, Some(header));
+            lane.post(Record { call_number: record.call_number + 1, ..record }, Some(header));
         },
         "no request",
     ),
@@ -326,7 +326,7 @@ const LIES: &[Lie] = &[
         |lane| {
             let (record, header) = lane.request(ECHO);
             let payload_bytes = lane.offer.eager_bytes + 1;
-            lane.post(Record { head: Place::Eager, ..record }, Some(Header { payload_bytes, ..header }));
+            lane.post(Record { head: PartPlace::Eager, ..record }, Some(Header { payload_bytes, ..header }));
         },
         "not where it says",
     ),
@@ -343,7 +343,7 @@ const LIES: &[Lie] = &[
         |lane| {
             let (record, header) = lane.request(SINK);
             let bulk_bytes = u64::from(lane.offer.eager_bytes) + 1;
-            lane.post(Record { data: Place::Eager, ..record }, Some(Header { bulk_bytes, ..header }));
+            lane.post(Record { data: PartPlace::Eager, ..record }, Some(Header { bulk_bytes, ..header }));
         },
         "longer than the buffer",
     ),
@@ -359,7 +359,7 @@ const LIES: &[Lie] = &[
         "streamed tables",
         |lane| {
             let (record, header) = lane.request(SINK);
-            let record = Record { head: Place::Streamed, data: Place::Streamed, inputs: 1, ..record };
+            let record = Record { head: PartPlace::Streamed, data: PartPlace::Streamed, inputs: 1, ..record };
             lane.post(record, Some(Header { bulk_bytes: 1, ..header }));
         },
         "not where it says",
@@ -463,7 +463,7 @@ const LIES: &[Lie] = &[
         |lane| {
             streamed(lane, 1 << 20);
             let (mut record, mut header) = lane.request(ECHO);
-            (record.turn, header.call) = (record.turn - 1, header.call - 1);
+            (record.call_number, header.call) = (record.call_number - 1, header.call - 1);
             lane.post(record, Some(header));
         },
         "no place within a call",
@@ -622,8 +622,9 @@ fn nearly_right(lane: &mut RawLane, random: &mut Random) {
     if header.function == GATE || header.function == NAP {
         header.function = SLURP;
     }
-    let place =
-        |random: &mut Random| [Place::Inline, Place::Eager, Place::Streamed][random.below(3) as usize];
+    let place = |random: &mut Random| {
+        [PartPlace::Inline, PartPlace::Eager, PartPlace::Streamed][random.below(3) as usize]
+    };
     (record.head, record.data) = (place(random), place(random));
     let size = [0, 1, 100, 4096, 70_000, 1 << 20, 1 << 39][random.below(7) as usize];
     header.bulk_bytes = size;
@@ -635,7 +636,7 @@ fn nearly_right(lane: &mut RawLane, random: &mut Random) {
     for slot in &mut slots {
         for entry in slot.chunks_exact_mut(16) {
             let at = lane.offer.pool.at + random.below(1 << 16);
-            entry.copy_from_slice(&Entry::Pool(Span { at, bytes: random.below(200) }).encode());
+            entry.copy_from_slice(&TableEntry::Pool(Span { at, bytes: random.below(200) }).encode());
         }
     }
     // The pattern of SOURCE and FILL must not be asked for in a size that only costs the test time.
@@ -672,8 +673,8 @@ fn random_scribbling_harms_nobody_else() {
                     let op = [Op::Chunk, Op::Credit, Op::Done][random.below(3) as usize];
                     let at = lane.offer.pool.at + random.below(1 << 17);
                     let span = Span { at, bytes: random.below(1 << 17) };
-                    let turn = lane.call as u32;
-                    lane.post(Record { span, ..Record::of(op, turn) }, None);
+                    let number = lane.call as u32;
+                    lane.post(Record { span, ..Record::of(op, number) }, None);
                 }
                 6 => lane.ring_bell(),
                 _ => lane.send_fds(&request_to(0, FDS, lane.call, b"", b""), 1),

@@ -91,7 +91,7 @@ impl Targets {
     /// Opens what every node that answers has in its cache of the directory that the user spells
     /// `path`: the series of `pattern`, or each series there is; at least one for each node, which
     /// may be without frames. Fails if no node answers, or if none has the series of `pattern`.
-    pub(crate) fn open_cached(&self, path: &Path, pattern: Option<&str>) -> Result<Answers<Opened>> {
+    pub(crate) fn open_cached(&self, path: &Path, pattern: Option<&str>) -> Result<Answers<OpenedSeries>> {
         let path = dataset_path(path)?;
         let mut without = None;
         let answers = self.each(|node, remote| match remote.open_cached(&path, pattern) {
@@ -106,14 +106,14 @@ impl Targets {
         for (remote, found) in answers.given {
             let Some((node, info)) = found else { continue };
             if info.series.len() < 2 || pattern.is_some() {
-                given.push(Opened::new(node, remote, info));
+                given.push(OpenedSeries::new(node, remote, info));
                 continue;
             }
             // A handle is of one series, and each gets a connection of its own.
             for pattern in &info.series {
                 let opened = node.connect().and_then(|mut remote| {
                     let info = remote.open_cached(&path, Some(pattern))?;
-                    Ok(Opened::new(node.clone(), remote, info))
+                    Ok(OpenedSeries::new(node.clone(), remote, info))
                 });
                 match opened {
                     Ok(opened) => given.push(opened),
@@ -172,7 +172,7 @@ impl Pattern {
 }
 
 /// A series of a dataset opened on one node.
-pub(crate) struct Opened {
+pub(crate) struct OpenedSeries {
     /// The node's name.
     pub(crate) name: String,
     /// The series, as a pattern; empty if the cache has none of the directory.
@@ -185,10 +185,10 @@ pub(crate) struct Opened {
     pub(crate) info: DatasetInfo,
 }
 
-impl Opened {
-    fn new(node: Node, remote: Remote, info: DatasetInfo) -> Opened {
+impl OpenedSeries {
+    fn new(node: Node, remote: Remote, info: DatasetInfo) -> OpenedSeries {
         let pattern = info.dataset.series_parts().map(|(_, pattern)| pattern).unwrap_or_default();
-        Opened { name: node.name.clone(), pattern, node, remote, info }
+        OpenedSeries { name: node.name.clone(), pattern, node, remote, info }
     }
 }
 

@@ -90,7 +90,10 @@ impl Remote {
                 let key = key.ok_or_else(|| {
                     Error::new(
                         ErrorKind::Authentication,
-                        format!("{target}: a daemon on another machine wants the cluster key; give --key or set $ZAZEN_KEY"),
+                        format!(
+                            "{target}: a daemon on another machine wants the cluster key; \
+                             give --key or set $ZAZEN_KEY"
+                        ),
                     )
                 })?;
                 Connection::tcp(addr, key, &identity, timeout)?

@@ -32,7 +32,7 @@ pub use load::{LoadOptions, LoadProgress, LoadReport, load};
 pub use nodes::{Node, NodeList};
 pub use push::{FrameSource, Pusher, PusherOptions};
 pub use read::{
-    AnyReader, Frame, FrameReader, OrderedReader, Place, PlaceReader, ReadOptions, ReadStats,
+    AnyReader, Frame, FrameLocation, FrameReader, OrderedReader, PlaceReader, ReadOptions, ReadStats,
     remove_frame_files,
 };
 pub use session::{Dataset, Holders, NO_OWNER, OpenOptions, READ_MANY_MAX};

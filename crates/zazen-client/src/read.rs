@@ -33,7 +33,7 @@ pub use frame_file::remove_frame_files;
 pub(crate) use job::Job;
 pub use ordered::OrderedReader;
 pub(crate) use outcome::Got;
-pub use places::{Place, PlaceReader};
+pub use places::{FrameLocation, PlaceReader};
 pub(crate) use record::{Facts, Recorder, Taken};
 
 use access::LastFile;

@@ -341,8 +341,8 @@ impl Dataset {
         bounds.ok_or_else(|| {
             let path = self.path.display();
             let why = format!(
-                "dataset {path} has no frames; check its path, or give pattern=, such as \"**/*.jpg\" for all pictures in \
-                 its folders"
+                "dataset {path} has no frames; check its path, or give pattern=, such as \"**/*.jpg\" for \
+                 all pictures in its folders"
             );
             Error::new(ErrorKind::NotFound, why)
         })
@@ -357,8 +357,8 @@ impl Dataset {
             return Err(Error::new(
                 ErrorKind::NotFound,
                 format!(
-                    "dataset {}: has no frames; if its files have other names, give pattern=, such as \"**/*.jpg\" for \
-                     all pictures in its folders",
+                    "dataset {}: has no frames; if its files have other names, give pattern=, such \
+                     as \"**/*.jpg\" for all pictures in its folders",
                     self.path.display()
                 ),
             ));
@@ -587,12 +587,12 @@ fn open_local(path: &Path, options: &OpenOptions) -> Result<std::result::Result<
         let shown = socket.display();
         let text = match error.kind() {
             ErrorKind::Authentication => format!(
-                "the Zazen daemon at {shown} is not used: {error}. Reading straight from the backing store: results are \
-                 the same, only slower"
+                "the Zazen daemon at {shown} is not used: {error}. Reading straight from the backing store: \
+                 results are the same, only slower"
             ),
             _ => format!(
-                "no Zazen daemon answers at {shown} ({error}); reading straight from the backing store. Results are the \
-                 same, only slower; start one with `zazend --cache DIR --backing DIR`"
+                "no Zazen daemon answers at {shown} ({error}); reading straight from the backing store. \
+                 Results are the same, only slower; start one with `zazend --cache DIR --backing DIR`"
             ),
         };
         warn_once(&format!("no daemon {shown}"), &text);

@@ -97,7 +97,8 @@ impl SharedDataset {
             return Ok(());
         }
         let what = format!(
-            "dataset {}: files of {} came or went since it was opened, so frames have other numbers; open it again",
+            "dataset {}: files of {} came or went since it was opened, so frames have other numbers; \
+             open it again",
             self.path.display(),
             self.options.pattern.as_deref().unwrap_or_default(),
         );

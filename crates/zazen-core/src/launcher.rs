@@ -47,6 +47,15 @@ pub fn rank_of_ranks(variable: impl Fn(&str) -> Option<String>) -> Option<(usize
         .find_map(|launcher| Some((number(&variable, launcher.rank)?, number(&variable, launcher.ranks?)?)))
 }
 
+/// Whether a launcher started this process. A batch script is not started by one, although Slurm
+/// tells it a rank.
+pub fn is_launched(variable: impl Fn(&str) -> Option<String>) -> bool {
+    LAUNCHERS.iter().any(|launcher| {
+        number(&variable, launcher.rank).is_some()
+            && launcher.ranks.is_none_or(|ranks| number(&variable, ranks).is_some())
+    })
+}
+
 fn number(variable: &impl Fn(&str) -> Option<String>, name: &str) -> Option<usize> {
     variable(name)?.trim().parse().ok()
 }
@@ -94,6 +103,18 @@ mod tests {
         check(&[("PMI_RANK", "3"), ("PMI_SIZE", "8")], Some((3, 8)));
         check(&[("PMI_RANK", "3"), ("OMPI_COMM_WORLD_SIZE", "8")], None);
         check(&[("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "2")], Some((1, 2)));
+    }
+
+    #[test]
+    fn a_batch_script_is_no_launch() {
+        let check = |pairs: &[(&str, &str)], expected: bool| {
+            assert_eq!(is_launched(environment(pairs)), expected, "{pairs:?}");
+        };
+        check(&[], false);
+        check(&[("PMIX_RANK", "0")], true);
+        check(&[("PMI_RANK", "0"), ("PMI_SIZE", "1")], true);
+        check(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "64")], false);
+        check(&[("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "64")], true);
     }
 
     #[test]

@@ -22,7 +22,8 @@ impl Request {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "request begins at frame {begin}, after its end {end}; give begin <= end (end is inclusive)"
+                    "request begins at frame {begin}, after its end {end}; \
+                     give begin <= end (end is inclusive)"
                 ),
             ));
         }

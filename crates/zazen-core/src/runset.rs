@@ -115,8 +115,8 @@ impl RunSet {
             spread => Err(Error::new(
                 ErrorKind::TooLarge,
                 format!(
-                    "runs of unlike steps interleave over {spread} numbers, beyond the limit of {INTERLEAVED_MAX}; use \
-                     narrower runs, or equal steps"
+                    "runs of unlike steps interleave over {spread} numbers, beyond the limit of \
+                     {INTERLEAVED_MAX}; use narrower runs, or equal steps"
                 ),
             )),
         }

@@ -81,9 +81,9 @@ pub fn choose<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Option<Nam
     let frames = || chosen.as_ref().map(|group| group.example).into_iter().chain(names.iter().copied());
     if alone && let Some(container) = frames().find(|name| is_container(name)) {
         return Err(refuse(format!(
-            "{container} looks like a trajectory file, which holds many frames, and no other files are numbered \
-             alike: open it by its own path, name it in zazen.toml (trajectories = [..], or [[pieces]]), or give \
-             pattern= to take the whole file as one frame"
+            "{container} looks like a trajectory file, which holds many frames, and no other files are \
+             numbered alike: open it by its own path, name it in zazen.toml (trajectories = [..], or \
+             [[pieces]]), or give pattern= to take the whole file as one frame"
         )));
     }
     match chosen {
@@ -186,8 +186,8 @@ fn ambiguous(groups: &mut [Group<'_>], names: &[&str]) -> Error {
         None => String::new(),
     };
     refuse(format!(
-        "its files are numbered in {} ways: {}{more}; give {both}pattern= for one of them, or pattern=\"*\" to number \
-         all files by their sorted names",
+        "its files are numbered in {} ways: {}{more}; give {both}pattern= for one of them, or pattern=\"*\" \
+         to number all files by their sorted names",
         groups.len(),
         listed.join(", ")
     ))

@@ -47,7 +47,7 @@ pub trait Disk: Send + Sync + 'static {
         Ok(self.stat(path)?.filter(|stat| stat.is_file).map(|stat| stat.len))
     }
     /// What is at `path`, without following a link there; `None` if nothing is.
-    fn stat(&self, path: &DiskPath) -> Result<Option<Stat>>;
+    fn stat(&self, path: &DiskPath) -> Result<Option<FileStat>>;
     /// Checks that only this process's user and root could have put something into the directory
     /// `path` and those above it, up to the root; `Config` if not. Missing directories are
     /// accepted.
@@ -79,7 +79,7 @@ pub trait DiskFile: Send + Sync + 'static {
     /// Writes all of `bytes`.
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> Result<()>;
     /// What is known of the file.
-    fn stat(&self) -> Result<Stat>;
+    fn stat(&self) -> Result<FileStat>;
     /// Length in bytes.
     fn len(&self) -> Result<u64> {
         Ok(self.stat()?.len)
@@ -142,7 +142,7 @@ pub trait DiskFile: Send + Sync + 'static {
 
 /// What is at a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stat {
+pub struct FileStat {
     /// Whether it is a regular file; false for a link or a device.
     pub is_file: bool,
     /// Whether it is a directory.

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 /// The library `name` of this program's installation. It may lie beside the program (a build
-/// folder, or files that were copied together), in the `lib` folder beside the program's folder (a
-/// prefix), or in the Python package of the environment that the program is in.
+/// folder, or files that were copied together), in the folder `lib` or `lib/zazen` beside the
+/// program's folder (a prefix, or a system's package), or in the Python package of the environment
+/// that the program is in.
 pub fn find_library(name: &str) -> Option<PathBuf> {
     folders(std::env::current_exe().ok()?.parent()?)
         .into_iter()
@@ -21,7 +22,7 @@ fn folders(programs: &Path) -> Vec<PathBuf> {
     let mut found = vec![programs.to_owned()];
     if let Some(prefix) = programs.parent() {
         // pip's --target puts the package beside the folder of programs.
-        found.extend([prefix.join("lib"), prefix.join("zazen/lib")]);
+        found.extend(["lib", "lib/zazen", "zazen/lib"].map(|folder| prefix.join(folder)));
         for lib in ["lib", "lib64", "local/lib"] {
             let pythons = std::fs::read_dir(prefix.join(lib)).into_iter().flatten().flatten();
             for python in pythons {
@@ -48,6 +49,7 @@ mod tests {
         assert_eq!(folders(&programs), std::slice::from_ref(&programs));
         let places = [
             "lib",
+            "lib/zazen",
             "zazen/lib",
             "lib/python3.11/site-packages/zazen/lib",
             "lib64/python3.11/site-packages/zazen/lib",

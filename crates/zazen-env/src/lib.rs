@@ -22,7 +22,7 @@ pub mod socket_path;
 pub mod watched_disk;
 
 pub use clock::{Clock, ManualClock, RealClock};
-pub use disk::{Disk, DiskFile, DiskPath, MARK_BIT, Stat};
+pub use disk::{Disk, DiskFile, DiskPath, FileStat, MARK_BIT};
 pub use environment::Environment;
 pub use identity::Identity;
 pub use random::{Identities, KernelIdentities, SeededIdentities, SeededRandom, random_u128};

@@ -103,8 +103,8 @@ pub fn check_folder(stat: &Stat, name: &Path, trust: Trust) -> Result<()> {
     let refuse = |why: String| Err(Error::new(ErrorKind::Config, format!("{} {why}", name.display())));
     if !is_owned(stat.st_uid, trust) {
         return refuse(format!(
-            "belongs to user {}, who could replace what is there; give it to user {} (chown -R), or choose another \
-             place",
+            "belongs to user {}, who could replace what is there; give it to user {} (chown -R), or choose \
+             another place",
             stat.st_uid, trust.uid
         ));
     }

@@ -9,7 +9,7 @@
 //! checked when the disk is made, the folders of a dataset when the dataset is opened, and each
 //! file when it is opened.
 
-use crate::disk::{Disk, DiskFile, DiskPath, MARK_BIT, Stat};
+use crate::disk::{Disk, DiskFile, DiskPath, FileStat, MARK_BIT};
 use crate::ownership::{self, Trust};
 use rustix::fs::{
     AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags,
@@ -193,7 +193,8 @@ impl RealDisk {
             Errno::ISDIR | Errno::NOTDIR | Errno::EXIST | Errno::NOTEMPTY | Errno::LOOP => Error::new(
                 ErrorKind::Conflict,
                 format!(
-                    "{what} {}: another file, directory or link is in the way ({errno}); move it out of the cache",
+                    "{what} {}: another file, directory or link is in the way ({errno}); \
+                     move it out of the cache",
                     self.absolute(path).display()
                 ),
             ),
@@ -245,8 +246,8 @@ fn open_root_to_close(root: &Path) -> Result<Option<OwnedFd>> {
     Err(Error::new(
         ErrorKind::Config,
         format!(
-            "{root} holds other files and is open to other users, whom a cache is closed to; give it a folder of its \
-             own, such as {root}/zazen"
+            "{root} holds other files and is open to other users, whom a cache is closed to; give it a \
+             folder of its own, such as {root}/zazen"
         ),
     ))
 }
@@ -357,7 +358,7 @@ impl Disk for RealDisk {
         Ok(found)
     }
 
-    fn stat(&self, path: &DiskPath) -> Result<Option<Stat>> {
+    fn stat(&self, path: &DiskPath) -> Result<Option<FileStat>> {
         let found = self.folder(path.split().0).and_then(|folder| {
             let name = if path.as_str().is_empty() { "." } else { path.split().1 };
             rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)
@@ -425,11 +426,11 @@ impl Disk for RealDisk {
 }
 
 /// The kernel's data about a file or directory.
-fn seen(stat: &rustix::fs::Stat) -> Stat {
+fn seen(stat: &rustix::fs::Stat) -> FileStat {
     let kind = FileType::from_raw_mode(stat.st_mode);
     let time_ns =
         |seconds: i64, nanoseconds: u64| seconds.saturating_mul(SECOND_NS).saturating_add(nanoseconds as i64);
-    Stat {
+    FileStat {
         is_file: kind == FileType::RegularFile,
         is_dir: kind == FileType::Directory,
         len: stat.st_size as u64,
@@ -465,7 +466,7 @@ impl DiskFile for RealFile {
         self.file.write_all_at(bytes, offset).map_err(|cause| self.fail("write", cause))
     }
 
-    fn stat(&self) -> Result<Stat> {
+    fn stat(&self) -> Result<FileStat> {
         let stat = self.told("stat", rustix::fs::fstat(&self.file))?;
         Ok(seen(&stat))
     }

@@ -11,7 +11,7 @@
 //! be at once. A failed sync of a folder loses nothing.
 
 use crate::clock::{Clock, ManualClock};
-use crate::disk::{Disk, DiskFile, DiskPath, Stat};
+use crate::disk::{Disk, DiskFile, DiskPath, FileStat};
 use crate::random::SeededRandom;
 use crate::sim_inode::{Inode, PAGE};
 use crate::sim_trace::Trace;
@@ -463,12 +463,12 @@ impl Disk for SimDisk {
         Ok(sim.tree.entries(path.as_str()).map(|(name, node)| (name.to_owned(), node == Node::Dir)).collect())
     }
 
-    fn stat(&self, path: &DiskPath) -> Result<Option<Stat>> {
+    fn stat(&self, path: &DiskPath) -> Result<Option<FileStat>> {
         let mut sim = guard(&self.sim);
         sim.read_step("stat", path)?;
         let node = sim.tree.current.get(path.as_str()).copied();
         Ok(node.map(|node| match node {
-            Node::Dir => Stat { is_dir: true, ..Stat::default() },
+            Node::Dir => FileStat { is_dir: true, ..FileStat::default() },
             Node::File(inode) => sim.tree.file(inode).map(Inode::stat).unwrap_or_default(),
         }))
     }
@@ -555,7 +555,7 @@ impl DiskFile for SimFile {
         sim.finish("write", &self.path)
     }
 
-    fn stat(&self) -> Result<Stat> {
+    fn stat(&self) -> Result<FileStat> {
         let mut sim = guard(&self.sim);
         sim.read_step("stat", &self.path)?;
         Ok(sim.tree.file(self.inode).map(Inode::stat).unwrap_or_default())

@@ -6,7 +6,7 @@
 //! the page unless it is changed again). The cost of every operation follows the pages that it
 //! touches, never the length of the file.
 
-use crate::disk::Stat;
+use crate::disk::FileStat;
 use crate::random::SeededRandom;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -77,8 +77,8 @@ impl Inode {
         self.pages.len() as u64
     }
 
-    pub(crate) fn stat(&self) -> Stat {
-        Stat {
+    pub(crate) fn stat(&self) -> FileStat {
+        FileStat {
             is_file: true,
             is_dir: false,
             len: self.len,

@@ -28,8 +28,8 @@ pub fn daemon_socket_path() -> Result<PathBuf> {
     who.own().into_iter().find(|own| own.is_private()).map(|own| own.socket).ok_or_else(|| {
         Error::new(
             ErrorKind::Config,
-            "there is no place for the daemon's socket: neither $XDG_RUNTIME_DIR nor $HOME is a folder that only this \
-             user can write to; give --socket PATH, and $ZAZEN_SOCKET to the programs",
+            "there is no place for the daemon's socket: neither $XDG_RUNTIME_DIR nor $HOME is a folder that \
+             only this user can write to; give --socket PATH, and $ZAZEN_SOCKET to the programs",
         )
     })
 }

@@ -5,7 +5,7 @@
 //! structure that needs cleaning). A missing file, a taken name or a full disk does not.
 
 use crate::clock::{Clock, RealClock};
-use crate::disk::{Disk, DiskFile, DiskPath, Stat};
+use crate::disk::{Disk, DiskFile, DiskPath, FileStat};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -123,8 +123,8 @@ impl DiskHealth {
             Some(trouble) => (trouble.last_ns, trouble.what, trouble.errno) = (now_ns, what, errno),
             none => {
                 tracing::error!(
-                    "cache disk {} cannot be {verb}: {error}; what fails is read from the backing store. Look at the \
-                     disk and the kernel's log",
+                    "cache disk {} cannot be {verb}: {error}; what fails is read from the backing store. \
+                     Look at the disk and the kernel's log",
                     self.root.display()
                 );
                 *none = Some(Trouble { since_ns: now_ns, last_ns: now_ns, what, errno });
@@ -259,7 +259,7 @@ impl<D: Disk> Disk for WatchedDisk<D> {
     fn list(&self, path: &DiskPath) -> Result<Vec<(String, bool)>> {
         self.read(self.inner.list(path))
     }
-    fn stat(&self, path: &DiskPath) -> Result<Option<Stat>> {
+    fn stat(&self, path: &DiskPath) -> Result<Option<FileStat>> {
         self.read(self.inner.stat(path))
     }
     fn check_folders(&self, path: &DiskPath) -> Result<()> {
@@ -299,7 +299,7 @@ impl<F: DiskFile> DiskFile for WatchedFile<F> {
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         self.change(self.inner.write_all_at(bytes, offset))
     }
-    fn stat(&self) -> Result<Stat> {
+    fn stat(&self) -> Result<FileStat> {
         self.read(self.inner.stat())
     }
     fn truncate(&self, bytes: u64) -> Result<()> {

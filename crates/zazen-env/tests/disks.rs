@@ -1,7 +1,8 @@
 //! The contract suite on the real disk (both ways of resolving) and the simulated one; then what
 //! each has of its own.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr)] // helpers of tests; the configured exceptions see #[test] functions only
+// Helpers of tests: the exceptions in clippy.toml cover #[test] functions only.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use zazen_core::{ErrorKind, RelPath, Result};

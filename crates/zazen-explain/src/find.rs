@@ -113,7 +113,8 @@ pub fn explain(mut job: Vec<ScanRecord>, nodes: &[NodeSeen], with: &str) -> Opti
             ),
             mend: match &blocks {
                 Some(blocks) if cause.cause == Cause::NeverPushed => format!(
-                    "zazen load {word} --pattern 'FILE{blocks}'{with}   # FILE: the file that was read; or read it twice"
+                    "zazen load {word} --pattern 'FILE{blocks}'{with}   # FILE: the file that was read; \
+                     or read it twice"
                 ),
                 _ => mend(cause, &named, &word, with),
             },
@@ -352,7 +353,8 @@ fn remarks(job: &[ScanRecord], nodes: &[NodeSeen], causes: &[CauseFound]) -> Vec
     let told = job.first().map_or(0, |record| record.ranks as usize);
     if job.len() < told {
         remarks.push(format!(
-            "records of {} of {told} ranks were found; ask all nodes ($ZAZEN_NODES), also for the slowest rank",
+            "records of {} of {told} ranks were found; ask all nodes ($ZAZEN_NODES), \
+             also for the slowest rank",
             job.len()
         ));
     }

@@ -219,7 +219,11 @@ proptest! {
     /// cause, and all local is no slower than it was.
     #[test]
     fn sums_hold(
-        ranks in prop::collection::vec((prop::array::uniform7(0u64..100), prop::collection::vec((0usize..9, 0u64..50, 1u64..40), 0..5), 0u64..1000, 0u64..1000), 1..6),
+        ranks in prop::collection::vec(
+            (prop::array::uniform7(0u64..100),
+             prop::collection::vec((0usize..9, 0u64..50, 1u64..40), 0..5),
+             0u64..1000, 0u64..1000),
+            1..6),
         held in (0u64..200, 1u64..100, 0usize..4),
     ) {
         let mut all = nodes(4);
@@ -239,7 +243,8 @@ proptest! {
         let far: u64 = job.iter().map(|record| record.far_frames).sum();
         let found = explain(job, &all, "").unwrap();
         prop_assert_eq!(found.causes.iter().map(|cause| cause.frames).sum::<u64>(), far);
-        let cost: u64 = found.findings.iter().filter(|finding| !matches!(finding.what, What::SlowRank(_) | What::Assign))
+        let cost: u64 = found.findings.iter()
+            .filter(|finding| !matches!(finding.what, What::SlowRank(_) | What::Assign))
             .map(|finding| finding.cost_ns).sum();
         let slow = &found.ranks[found.slowest];
         let waited: u64 =

@@ -44,7 +44,7 @@ pub struct Hello {
 /// `struct px_opened`: what an open gave.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Opened {
+pub struct PxOpened {
     /// Inode number.
     pub ino: u64,
     /// Device number.
@@ -58,7 +58,7 @@ pub struct Opened {
 /// `struct px_stat`: what statx(2) says.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stat {
+pub struct PxStat {
     /// `stx_mask`.
     pub mask: u32,
     /// `stx_blksize`.

@@ -36,20 +36,21 @@ fn structures_and_constants_are_those_of_the_header() {
     layout!(facts, Hello = "px_hello" {
         key = "key", token = "token", kind = "kind", pid = "pid", umask = "umask", keep_all = "keep_all",
     });
-    layout!(facts, Opened = "px_opened" { ino = "ino", dev = "dev", id = "id", mode = "mode" });
-    layout!(facts, Stat = "px_stat" {
-        mask = "mask", blksize = "blksize", attributes = "attributes", nlink = "nlink", uid = "uid", gid = "gid",
+    layout!(facts, PxOpened = "px_opened" { ino = "ino", dev = "dev", id = "id", mode = "mode" });
+    layout!(facts, PxStat = "px_stat" {
+        mask = "mask", blksize = "blksize", attributes = "attributes", nlink = "nlink",
+        uid = "uid", gid = "gid",
         mode = "mode", ino = "ino", size = "size", blocks = "blocks", attributes_mask = "attributes_mask",
         seconds = "atime", nanoseconds = "atime_nsec", devices = "rdev_major", mnt_id = "mnt_id",
     });
     for (index, name) in ["atime", "btime", "ctime", "mtime"].iter().enumerate() {
-        let at = offset_of!(Stat, seconds) + 8 * index;
+        let at = offset_of!(PxStat, seconds) + 8 * index;
         facts.add(&format!("offsetof(struct px_stat, {name})"), at as i64);
-        let at = offset_of!(Stat, nanoseconds) + 4 * index;
+        let at = offset_of!(PxStat, nanoseconds) + 4 * index;
         facts.add(&format!("offsetof(struct px_stat, {name}_nsec)"), at as i64);
     }
     for (index, name) in ["rdev_major", "rdev_minor", "dev_major", "dev_minor"].iter().enumerate() {
-        let at = offset_of!(Stat, devices) + 4 * index;
+        let at = offset_of!(PxStat, devices) + 4 * index;
         facts.add(&format!("offsetof(struct px_stat, {name})"), at as i64);
     }
     layout!(facts, StatFs = "px_statfs" { 0 = "type" });
@@ -60,7 +61,8 @@ fn structures_and_constants_are_those_of_the_header() {
         facts.add(&format!("offsetof(struct px_statfs, {name})"), 8 * index as i64);
     }
     layout!(facts, Lock = "px_lock" {
-        start = "start", length = "length", kind = "type", whence = "whence", pid = "pid", reserved = "reserved",
+        start = "start", length = "length", kind = "type", whence = "whence",
+        pid = "pid", reserved = "reserved",
     });
     layout!(facts, Times = "px_times" { 0 = "atime" });
     for (index, name) in ["atime", "atime_nsec", "mtime", "mtime_nsec"].iter().enumerate() {

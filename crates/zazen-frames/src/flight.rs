@@ -347,7 +347,10 @@ mod tests {
                         let all: Vec<Ticket> = leads.iter().copied().collect();
                         let ticket = all[at.index(all.len())];
                         let failed = || Err((ErrorKind::Io, String::new()));
-                        Event::Landed { ticket, result: if kind == 3 { failed() } else { Ok(Outcome::Stored(1)) } }
+                        Event::Landed {
+                            ticket,
+                            result: if kind == 3 { failed() } else { Ok(Outcome::Stored(1))
+                        } }
                     }
                     Some(_) => continue,
                     None => match leads.first().copied() {

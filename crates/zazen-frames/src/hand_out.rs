@@ -251,12 +251,12 @@ mod tests {
     use zazen_core::{FrameMeta, FrameNo, RelPath, Source};
 
     #[derive(Clone, Debug, PartialEq)]
-    struct Entry {
+    struct TestFrame {
         meta: FrameMeta,
         source: Source,
     }
 
-    impl Cached for Entry {
+    impl Cached for TestFrame {
         fn meta(&self) -> &FrameMeta {
             &self.meta
         }
@@ -265,8 +265,8 @@ mod tests {
         }
     }
 
-    impl Stored for Entry {
-        fn shares_file_with(&self, _: &Entry) -> bool {
+    impl Stored for TestFrame {
+        fn shares_file_with(&self, _: &TestFrame) -> bool {
             false
         }
         fn origin(&self) -> Origin {
@@ -274,7 +274,7 @@ mod tests {
         }
     }
 
-    fn entry(number: u64) -> Entry {
+    fn entry(number: u64) -> TestFrame {
         let meta = FrameMeta {
             number: FrameNo::new(number).unwrap(),
             length: 10,
@@ -284,13 +284,13 @@ mod tests {
             gid: 0,
             mode: 0,
         };
-        Entry { meta, source: Source { path: RelPath::new("f").unwrap(), offset: 0, length: None } }
+        TestFrame { meta, source: Source { path: RelPath::new("f").unwrap(), offset: 0, length: None } }
     }
 
     /// A store, its sources and a reader, in which everything that may happen to a copy does. The
     /// oracle is what a reader is promised, not the machine's own rules.
     struct World {
-        machine: HandOut<Entry>,
+        machine: HandOut<TestFrame>,
         misses: Vec<Wanted>,
         out: BTreeSet<u64>,
         draws: Vec<u8>,
@@ -409,8 +409,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_given_becomes_the_right_miss() {
-        let check = |answer: Vec<Event<Entry>>, expected: Wanted| {
-            let mut machine: HandOut<Entry> = HandOut::new(RunSet::range(4, 4));
+        let check = |answer: Vec<Event<TestFrame>>, expected: Wanted| {
+            let mut machine: HandOut<TestFrame> = HandOut::new(RunSet::range(4, 4));
             let mut actions = Vec::new();
             machine.step(Event::Next { frames_max: 1, bytes_max: 1, files_max: 9 }, &mut actions);
             assert_eq!(actions, [Action::Describe]);

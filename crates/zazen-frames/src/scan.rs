@@ -134,13 +134,13 @@ mod tests {
     use zazen_core::{FrameNo, RelPath, Validator};
 
     #[derive(Clone, Debug, PartialEq)]
-    struct Entry {
+    struct TestFrame {
         meta: FrameMeta,
         source: Source,
         file: u64,
     }
 
-    impl Cached for Entry {
+    impl Cached for TestFrame {
         fn meta(&self) -> &FrameMeta {
             &self.meta
         }
@@ -149,8 +149,8 @@ mod tests {
         }
     }
 
-    impl Stored for Entry {
-        fn shares_file_with(&self, other: &Entry) -> bool {
+    impl Stored for TestFrame {
+        fn shares_file_with(&self, other: &TestFrame) -> bool {
             self.file == other.file
         }
         fn origin(&self) -> Origin {
@@ -163,9 +163,9 @@ mod tests {
         FrameMeta { number, length, checksum: 0, validator: None, uid: 0, gid: 0, mode: 0 }
     }
 
-    fn entry(number: u64, length: u64, file: u64) -> Entry {
+    fn entry(number: u64, length: u64, file: u64) -> TestFrame {
         let source = Source { path: RelPath::new("f").unwrap(), offset: 0, length: None };
-        Entry { meta: meta(number, length), source, file }
+        TestFrame { meta: meta(number, length), source, file }
     }
 
     proptest! {
@@ -174,16 +174,18 @@ mod tests {
         #[test]
         fn each_frame_comes_out_once(
             count in 1u64..200,
-            pages in prop::collection::vec(prop::collection::vec((0u64..200, 0u64..100, 0u64..9), 0..90), 0..6),
+            pages in prop::collection::vec(
+                prop::collection::vec((0u64..200, 0u64..100, 0u64..9), 0..90),
+                0..6),
             frames_max in 1usize..40, bytes_max in 0u64..600, files_max in 1usize..80,
         ) {
-            let mut left: Pages<Entry> = Pages::new(RunSet::range(0, count - 1));
+            let mut left: Pages<TestFrame> = Pages::new(RunSet::range(0, count - 1));
             let mut out = RunSet::new();
             for page in pages {
                 if left.wanted().is_none() {
                     break;
                 }
-                let mut page: Vec<Entry> =
+                let mut page: Vec<TestFrame> =
                     page.into_iter().map(|(number, length, file)| entry(number, length, file)).collect();
                 page.sort_by_key(|entry| entry.meta.number);
                 page.dedup_by_key(|entry| entry.meta.number);

@@ -53,15 +53,16 @@ pub(crate) fn manifests() -> Vec<Vec<u8>> {
         "[[pieces]]\npath = \"t.dcd\"\nfirst = 5\ncount = 3\nstep = 2\noffset = 10\nframe_bytes = 4\n",
         "files = [\"a\", \"b/c\"]\n",
         "[[pieces]]\npath=\"x\"\nfirst=0\ncount=1000000\nframe_bytes=281474976710655\n",
-        "[[pieces]]\npath=\"x\"\nfirst=0\ncount=5\nframe_bytes=1\n[[pieces]]\npath=\"y\"\nfirst=5\ncount=9\nframe_bytes=1\n",
+        "[[pieces]]\npath=\"x\"\nfirst=0\ncount=5\nframe_bytes=1\n\
+         [[pieces]]\npath=\"y\"\nfirst=5\ncount=9\nframe_bytes=1\n",
     ])
 }
 
 pub(crate) fn configs() -> Vec<Vec<u8>> {
     texts(&[
         "cache = \"/ssd/zazen\"\nbacking = [\"/lustre\", \"/data=127.0.0.1:9100\"]\nbudget = \"800G\"\n",
-        "listen = \"0.0.0.0:7345\"\nkey = \"/etc/zazen/key\"\nreaders = 8\nvalidate = \"never\"\nfree_floor = \
-         \"5%\"\n",
+        "listen = \"0.0.0.0:7345\"\nkey = \"/etc/zazen/key\"\nreaders = 8\nvalidate = \"never\"\nfree_floor \
+         = \"5%\"\n",
         "cache = \"/c\"\nbacking = [\"/b\"]\nreaders = \"auto\"\nconnections_max = 9\ndrain_seconds = \
          3\nexport = [\"/x\"]\n",
         "cache = \"/c\"\nbacking = [\"/b\"]\n[[plugin]]\npath = \"/p.so\"\nisolate = true\n",

@@ -157,8 +157,8 @@ pub(crate) fn shm(mut input: &[u8]) {
         assert_eq!(again, (record, header));
         assert!((1..=64).contains(&record.slots));
     }
-    for entry in shm::Entry::decode_table(input, pool, total).into_iter().flatten() {
-        if let shm::Entry::Pool(span) = entry {
+    for entry in shm::TableEntry::decode_table(input, pool, total).into_iter().flatten() {
+        if let shm::TableEntry::Pool(span) = entry {
             let end = |span: &Span| u128::from(span.at) + u128::from(span.bytes);
             assert!(span.at >= pool.at && end(&span) <= end(&pool));
         }

@@ -16,7 +16,7 @@ use crate::tables::{TABLES_BYTES_MAX, Tables};
 use crate::view::{PoolView, View};
 use crate::{Broken, System};
 use zazen_wire::header::{HEADER_BYTES, Header, Kind};
-use zazen_wire::shm::{Offer, Op, Place, Record, Span};
+use zazen_wire::shm::{Offer, Op, PartPlace, Record, Span};
 
 const NO_ROOM: Broken = Broken("it answers more than there is room for");
 
@@ -63,7 +63,7 @@ pub trait Receiver {
 /// A call in progress.
 pub struct Progress<'a> {
     request: &'a Request<'a>,
-    turn: u32,
+    call_number: u32,
     streams_payload: bool,
     streams_input: bool,
     /// Buffers in the pool are named in tables: their bytes are not copied.
@@ -187,27 +187,27 @@ impl<S: System> Client<S> {
         let head_bytes = tables.len() + payload.len();
         let mut record = Record { inputs, outputs, ..Record::of(Op::Message, request.header.call as u32) };
         record.head = if head_bytes <= self.inline_bytes {
-            Place::Inline
+            PartPlace::Inline
         } else if head_bytes <= self.eager_bytes {
-            Place::Eager
+            PartPlace::Eager
         } else {
-            Place::Streamed
+            PartPlace::Streamed
         };
         // Where data could begin in the eager buffer.
-        let eager_used = if record.head == Place::Eager { head_bytes } else { 0 };
-        record.data = if record.head == Place::Inline && head_bytes + data_bytes <= self.inline_bytes {
-            Place::Inline
-        } else if record.head != Place::Streamed && eager_used + data_bytes <= self.eager_bytes {
-            Place::Eager
+        let eager_used = if record.head == PartPlace::Eager { head_bytes } else { 0 };
+        record.data = if record.head == PartPlace::Inline && head_bytes + data_bytes <= self.inline_bytes {
+            PartPlace::Inline
+        } else if record.head != PartPlace::Streamed && eager_used + data_bytes <= self.eager_bytes {
+            PartPlace::Eager
         } else {
-            Place::Streamed
+            PartPlace::Streamed
         };
         let (view, eager) = (self.port.view(), self.port.places().eager_in());
-        if record.head == Place::Eager {
+        if record.head == PartPlace::Eager {
             view.write(eager.at, tables);
             view.write(eager.at + tables.len() as u64, payload);
         }
-        if record.data == Place::Eager {
+        if record.data == PartPlace::Eager {
             let mut at = eager.at + eager_used as u64;
             for part in data.clone() {
                 view.write(at, part);
@@ -215,15 +215,15 @@ impl<S: System> Client<S> {
             }
         }
         self.port.tell_cpu();
-        let (inline_head, inline_data) = (record.head == Place::Inline, record.data == Place::Inline);
+        let (inline_head, inline_data) = (record.head == PartPlace::Inline, record.data == PartPlace::Inline);
         let head = [tables, payload].into_iter().filter(move |_| inline_head);
         let body = head.chain(data.filter(move |_| inline_data));
         self.tell(receiver, record, &request.header.encode_unsealed(), body)?;
         Ok(Progress {
             request,
-            turn: record.turn,
-            streams_payload: record.head == Place::Streamed,
-            streams_input: record.data == Place::Streamed,
+            call_number: record.call_number,
+            streams_payload: record.head == PartPlace::Streamed,
+            streams_input: record.data == PartPlace::Streamed,
             names_input,
             names_output: outputs > 0,
             next_in: (0, 0),
@@ -246,7 +246,7 @@ impl<S: System> Client<S> {
             let lender = &mut *receiver;
             let Some(taken) = self.port.take(move |bytes| lender.body(bytes))? else { return Ok(None) };
             let record = taken.record;
-            if record.turn != call.turn {
+            if record.call_number != call.call_number {
                 return Err(Broken("it speaks of another call").into());
             }
             if record.op == Op::Message {
@@ -289,7 +289,7 @@ impl<S: System> Client<S> {
                     self.take_bulk(record.span, call, receiver)?;
                 }
                 self.port.system().fault_point();
-                self.tell_op(receiver, Record::of(Op::Credit, call.turn))
+                self.tell_op(receiver, Record::of(Op::Credit, call.call_number))
             }
             Op::Message | Op::Done => Err(Broken("it says what only a client says").into()),
         }
@@ -313,7 +313,7 @@ impl<S: System> Client<S> {
             self.take_bulk(tail, call, receiver)?;
         }
         if call.used_memory {
-            self.tell_op(receiver, Record::of(Op::Done, call.turn))?;
+            self.tell_op(receiver, Record::of(Op::Done, call.call_number))?;
         }
         match call.request.header.room {
             Some(room) if reply.header.bulk_bytes > room => Err(NO_ROOM.into()),
@@ -336,7 +336,7 @@ impl<S: System> Client<S> {
             }
             self.port.system().fault_point();
             let span = Span { at: piece.at, bytes: filled };
-            self.tell_op(receiver, Record { span, ..Record::of(Op::Chunk, call.turn) })?;
+            self.tell_op(receiver, Record { span, ..Record::of(Op::Chunk, call.call_number) })?;
         }
         Ok(())
     }
@@ -420,8 +420,8 @@ fn reply(
     }
     let payload_bytes = u64::from(header.payload_bytes);
     let streamed = match record.head {
-        Place::Inline if payload_bytes <= body_bytes as u64 && call.payload_bytes == 0 => false,
-        Place::Streamed if payload_bytes == call.payload_bytes => true,
+        PartPlace::Inline if payload_bytes <= body_bytes as u64 && call.payload_bytes == 0 => false,
+        PartPlace::Streamed if payload_bytes == call.payload_bytes => true,
         _ => return Err(Broken("its reply's payload has another length than it says")),
     };
     Ok(Reply { header, streamed, tail: record.span })

@@ -3,7 +3,7 @@
 use crate::parts::Source;
 use crate::view::PoolView;
 use std::mem::MaybeUninit;
-use zazen_wire::shm::{ENTRIES_MAX, ENTRY_BYTES, Entry};
+use zazen_wire::shm::{ENTRIES_MAX, ENTRY_BYTES, TableEntry};
 
 /// Bytes that both tables take at most.
 pub(crate) const TABLES_BYTES_MAX: usize = 2 * ENTRIES_MAX * ENTRY_BYTES;
@@ -35,8 +35,8 @@ impl Tables {
             let fits = match pool.place(start, bytes) {
                 Some(span) => {
                     let before = std::mem::take(&mut carried);
-                    (before == 0 || self.push(first, Entry::Data(before)))
-                        && self.push(first, Entry::Pool(span))
+                    (before == 0 || self.push(first, TableEntry::Data(before)))
+                        && self.push(first, TableEntry::Pool(span))
                 }
                 None => {
                     carried += bytes as u64;
@@ -48,7 +48,7 @@ impl Tables {
                 return 0;
             }
         }
-        if carried > 0 && !self.push(first, Entry::Data(carried)) {
+        if carried > 0 && !self.push(first, TableEntry::Data(carried)) {
             self.count = first;
             return 0;
         }
@@ -56,7 +56,7 @@ impl Tables {
     }
 
     /// False: the table that begins at `first` is full.
-    fn push(&mut self, first: usize, entry: Entry) -> bool {
+    fn push(&mut self, first: usize, entry: TableEntry) -> bool {
         if self.count - first == ENTRIES_MAX {
             return false;
         }

@@ -9,7 +9,7 @@ use zazen_lane::{
     Broken, Client, End, Geometry, Port, Receiver, Request, Rouse, Source, System, Target, View,
 };
 use zazen_wire::header::{HEADER_BYTES, Header, Kind};
-use zazen_wire::shm::{ENTRY_BYTES, Entry, Offer, Op, Place, REGION_VERSION, Record, Span};
+use zazen_wire::shm::{ENTRY_BYTES, Offer, Op, PartPlace, REGION_VERSION, Record, Span, TableEntry};
 
 /// A system in which nobody sleeps, and each look at the clock takes a microsecond.
 #[derive(Default)]
@@ -114,12 +114,12 @@ impl Receiver for Answer {
 struct Daemon {
     port: Port<Alone>,
     body: Vec<u8>,
-    turn: u32,
+    call_number: u32,
 }
 
 impl Daemon {
     fn new(region: &Region) -> Daemon {
-        Daemon { port: region.daemon(), body: Vec::new(), turn: 0 }
+        Daemon { port: region.daemon(), body: Vec::new(), call_number: 0 }
     }
 
     fn take(&mut self) -> Option<(Record, [u8; HEADER_BYTES])> {
@@ -133,7 +133,7 @@ impl Daemon {
             Some(&mut body[..])
         });
         let Some(taken) = taken? else { return Ok(None) };
-        self.turn = taken.record.turn;
+        self.call_number = taken.record.call_number;
         Ok(Some((taken.record, taken.header)))
     }
 
@@ -143,13 +143,13 @@ impl Daemon {
     }
 
     fn say(&mut self, op: Op, span: Span, is_payload: bool) {
-        let record = Record { span, is_payload, ..Record::of(op, self.turn) };
+        let record = Record { span, is_payload, ..Record::of(op, self.call_number) };
         self.post(record, [0; HEADER_BYTES], &[]);
     }
 
     fn reply(&mut self, payload: &[u8], bulk_bytes: u64, tail: Span) {
-        let header = header(self.turn.into(), payload.len(), bulk_bytes, None);
-        let record = Record { span: tail, ..Record::of(Op::Message, self.turn) };
+        let header = header(self.call_number.into(), payload.len(), bulk_bytes, None);
+        let record = Record { span: tail, ..Record::of(Op::Message, self.call_number) };
         self.post(record, Header { kind: Kind::Reply, ..header }.encode_unsealed(), payload);
     }
 
@@ -200,7 +200,10 @@ fn what_is_small_is_one_record_each_way() {
         let mut progress = client.begin(&request, &mut answer).unwrap();
         assert!(client.advance(&mut progress, &mut answer).unwrap().is_none());
         let (record, header) = daemon.take().unwrap();
-        assert_eq!((record.op, record.head, record.data), (Op::Message, Place::Inline, Place::Inline));
+        assert_eq!(
+            (record.op, record.head, record.data),
+            (Op::Message, PartPlace::Inline, PartPlace::Inline)
+        );
         assert_eq!(Header::decode_unsealed(&header).unwrap(), request.header);
         assert_eq!(daemon.body[..payload.len()], payload);
         assert_eq!(daemon.body[payload.len()..payload.len() + 3000], data);
@@ -232,7 +235,7 @@ fn what_is_long_streams_both_ways() {
             output: Some(&output),
         };
         let mut progress = client.begin(&request, &mut answer).unwrap();
-        assert_eq!(daemon.take().unwrap().0.data, Place::Streamed);
+        assert_eq!(daemon.take().unwrap().0.data, PartPlace::Streamed);
         // Not a multiple of the piece: the last piece is short.
         daemon.say(Op::Grant, Span { at: region.offer.pool.at, bytes: 50_000 }, false);
         let mut came = Vec::new();
@@ -284,10 +287,10 @@ fn buffers_in_the_pool_are_named_and_not_copied() {
     let mut progress = client.begin(&request, &mut answer).unwrap();
     let (record, _) = daemon.take().unwrap();
     assert_eq!((record.inputs, record.outputs), (2, 1));
-    let table = Entry::decode_table(&daemon.body[..2 * ENTRY_BYTES], pool, 20_100).unwrap();
-    assert_eq!(table, [Entry::Data(100), Entry::Pool(from)]);
+    let table = TableEntry::decode_table(&daemon.body[..2 * ENTRY_BYTES], pool, 20_100).unwrap();
+    assert_eq!(table, [TableEntry::Data(100), TableEntry::Pool(from)]);
     let table = &daemon.body[2 * ENTRY_BYTES..3 * ENTRY_BYTES];
-    assert_eq!(Entry::decode_table(table, pool, 30_000).unwrap(), [Entry::Pool(to)]);
+    assert_eq!(TableEntry::decode_table(table, pool, 30_000).unwrap(), [TableEntry::Pool(to)]);
     assert_eq!(daemon.body[3 * ENTRY_BYTES..3 * ENTRY_BYTES + 100], before);
     daemon.reply(b"", 30_000, NOWHERE);
     let reply = client.advance(&mut progress, &mut answer).unwrap().unwrap();
@@ -338,10 +341,10 @@ fn a_daemon_that_lies_is_broken_and_nothing_more() {
             let most = [10, 6000, 50_000, 1 << 21][random.below(4) as usize];
             let span =
                 Span { at: near(&mut random, region.offer.region_bytes), bytes: near(&mut random, most) };
-            let place = [Place::Inline, Place::Eager, Place::Streamed][random.below(3) as usize];
-            let turn = daemon.turn + u32::from(random.below(20) == 0);
+            let place = [PartPlace::Inline, PartPlace::Eager, PartPlace::Streamed][random.below(3) as usize];
+            let call_number = daemon.call_number + u32::from(random.below(20) == 0);
             let record =
-                Record { span, head: place, is_payload: random.below(3) == 0, ..Record::of(op, turn) };
+                Record { span, head: place, is_payload: random.below(3) == 0, ..Record::of(op, call_number) };
             let said = header(1, random.below(300) as usize, random.below(20_000), None);
             let kind = if random.below(10) == 0 { Kind::Request } else { Kind::Reply };
             let body = pattern(random.below(400) as usize);

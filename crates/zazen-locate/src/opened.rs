@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use zazen_backing::trajectory::{Finder, Indexes};
 use zazen_backing::{DirectoryBacking, dataset};
 use zazen_core::{Error, ErrorKind, FrameNo, NameTemplate, PARTS_PER_STEP_MAX, RelPath, Result};
-use zazen_vtk::{Index, Place, Step, Tree, place, read_index};
+use zazen_vtk::{Index, IndexFiles, Step, Tree, place, read_index};
 
 /// The largest index file.
 const INDEX_BYTES_MAX: u64 = 256 << 20;
@@ -16,7 +16,7 @@ pub struct OpenedIndex {
     /// The time steps. Files count by their position in `place.steps`.
     pub index: Index,
     /// Where the files are.
-    pub place: Place,
+    pub place: IndexFiles,
     /// The index files, relative to the index's directory, or absolute; the index first.
     pub index_files: Vec<String>,
     /// If the index is in HDFS: its name node and the directory of `place`.
@@ -116,6 +116,7 @@ fn by_pattern(text: &str, brace: usize) -> Result<OpenedIndex> {
         return Err(Error::new(ErrorKind::NotFound, format!("{text}: no file has such a name")));
     }
     let index = Index { steps };
-    let place = Place { directory: directory.to_owned(), steps: index.files(), template: Some(template) };
+    let place =
+        IndexFiles { directory: directory.to_owned(), steps: index.files(), template: Some(template) };
     Ok(OpenedIndex { index, place, index_files: Vec::new(), hdfs: None })
 }

@@ -76,7 +76,8 @@ proptest! {
             check_sums(&ranks, &files, strategy, &matched);
             match strategy {
                 Strategy::Bytes => {
-                    let homeless = files.iter().filter(|file| (0..ranks.len()).all(|rank| !local(&ranks, file, rank)));
+                    let homeless =
+                        files.iter().filter(|file| (0..ranks.len()).all(|rank| !local(&ranks, file, rank)));
                     prop_assert_eq!(matched.remote, homeless.count() as u64);
                     // No map that reads all held files locally beats the bound.
                     let best = all_maps(ranks.len(), files.len())
@@ -100,7 +101,9 @@ proptest! {
         // Hall: each set of nodes reads what lies on no other node with a rank.
         let alive = |node: &u32| ranks.contains(node);
         let all: u64 = files.iter().map(|file| file.bytes).sum();
-        let mut worst = all.div_ceil(ranks.len() as u64).max(files.iter().map(|file| file.bytes).max().unwrap_or(0));
+        let mut worst =
+            all.div_ceil(ranks.len() as u64)
+                .max(files.iter().map(|file| file.bytes).max().unwrap_or(0));
         for set in 1_u32..32 {
             let within = |node: &u32| set & (1 << *node) != 0;
             let readers = ranks.iter().filter(|node| within(node)).count() as u64;
@@ -117,11 +120,17 @@ proptest! {
     }
 
     #[test]
-    fn a_sticky_map_is_the_best_that_stays((ranks, files) in small(), moves in prop::collection::vec(0_u32..5, 12)) {
+    fn a_sticky_map_is_the_best_that_stays(
+        (ranks, files) in small(),
+        moves in prop::collection::vec(0_u32..5, 12)
+    ) {
         let moved = |by: u32| -> Files {
             let moved = |file: &FileAt<u32>| FileAt {
                 bytes: file.bytes,
-                holders: file.holders.iter().map(|node| (node + moves[(node + by) as usize % 12]) % 5).collect(),
+                holders:
+                    file.holders.iter()
+                        .map(|node| (node + moves[(node + by) as usize % 12]) % 5)
+                        .collect(),
             };
             files.iter().map(moved).collect()
         };

@@ -12,7 +12,7 @@ use crate::local_io;
 use crate::locks::{self, Asked, Locks};
 use crate::opens::{Answer, OpenFile, Opens};
 use crate::tree::{Blocking, Changes, Credentials, Errno, Kind, Lock, Node, Owner, Result};
-use crate::tree::{Stat, Tree};
+use crate::tree::{InodeStat, Tree};
 use fuser::{
     FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig,
     LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
@@ -73,7 +73,7 @@ impl Adapter {
         }
     }
 
-    fn entry(&self, reply: ReplyEntry, found: Result<Stat>) {
+    fn entry(&self, reply: ReplyEntry, found: Result<InodeStat>) {
         match found {
             Ok(stat) => {
                 reply.entry_with_ttls(&self.keep(&stat), &self.fresh, &attr(&stat), Generation(0));
@@ -83,11 +83,11 @@ impl Adapter {
     }
 
     /// How long the kernel may keep these attributes.
-    fn keep(&self, stat: &Stat) -> Duration {
+    fn keep(&self, stat: &InodeStat) -> Duration {
         if stat.keep { self.fresh } else { Duration::ZERO }
     }
 
-    fn attributes(&self, reply: ReplyAttr, found: Result<Stat>) {
+    fn attributes(&self, reply: ReplyAttr, found: Result<InodeStat>) {
         match found {
             Ok(stat) => reply.attr(&self.keep(&stat), &attr(&stat)),
             Err(errno) => reply.error(error(errno)),
@@ -103,7 +103,7 @@ impl Adapter {
     }
 
     /// Takes the set-id bits away from a file that somebody other than root writes.
-    fn drop_set_id(&self, node: Node, handle: Option<u64>, uid: u32) -> Result<Option<Stat>> {
+    fn drop_set_id(&self, node: Node, handle: Option<u64>, uid: u32) -> Result<Option<InodeStat>> {
         if uid == 0 {
             return Ok(None);
         }

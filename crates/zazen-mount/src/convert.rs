@@ -1,6 +1,6 @@
 //! Values of the kernel's requests, as the tree has them, and back.
 
-use crate::tree::{Errno, How, Kind, Name, Result, Stat, When};
+use crate::tree::{Errno, How, InodeStat, Kind, Name, Result, When};
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -58,7 +58,7 @@ pub(crate) fn file_type(kind: Kind) -> FileType {
     }
 }
 
-pub(crate) fn attr(stat: &Stat) -> FileAttr {
+pub(crate) fn attr(stat: &InodeStat) -> FileAttr {
     FileAttr {
         ino: INodeNo(stat.node),
         size: stat.bytes,

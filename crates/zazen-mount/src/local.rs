@@ -8,8 +8,8 @@
 use crate::local_io::errno_of;
 use crate::lock_table::LockTable;
 use crate::tree::{
-    Blocking, Changes, Credentials, Errno, Handle, How, Io, Kind, Listed, Lock, Name, Node, Opened, Owner,
-    ROOT, Range, Result, Space, Stat, Tree, When,
+    Blocking, Changes, Credentials, Errno, Handle, How, InodeStat, Io, Kind, Listed, Lock, Name, Node,
+    Opened, Owner, ROOT, Range, Result, Space, Tree, When,
 };
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps, XattrFlags};
 use rustix::process::{Gid, Uid};
@@ -129,13 +129,13 @@ impl LocalTree {
         }
     }
 
-    fn stat_of(&self, file: &OwnedFd) -> Result<Stat> {
+    fn stat_of(&self, file: &OwnedFd) -> Result<InodeStat> {
         let stat = rustix::fs::fstat(file).map_err(errno_of)?;
         if stat.st_dev != self.device {
             return Err(Errno::EXDEV);
         }
         let ns = |seconds: i64, nanos: u64| seconds * 1_000_000_000 + nanos as i64;
-        Ok(Stat {
+        Ok(InodeStat {
             node: self.node_of(stat.st_ino)?,
             kind: Kind::of((stat.st_mode >> 12) as u8).ok_or(Errno::EIO)?,
             mode: stat.st_mode & 0o7777,
@@ -153,7 +153,7 @@ impl LocalTree {
     }
 
     /// Enters what a name leads to: one lookup.
-    fn enter(&self, parent: &OwnedFd, name: &OsStr) -> Result<Stat> {
+    fn enter(&self, parent: &OwnedFd, name: &OsStr) -> Result<InodeStat> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let at = rustix::fs::openat(parent, name, flags, Mode::empty()).map_err(errno_of)?;
         let stat = self.stat_of(&at)?;
@@ -218,7 +218,7 @@ fn last_errno() -> Errno {
 }
 
 impl Tree for LocalTree {
-    fn lookup(&self, who: &Credentials, parent: Node, name: &Name) -> Result<Stat> {
+    fn lookup(&self, who: &Credentials, parent: Node, name: &Name) -> Result<InodeStat> {
         let parent = self.at(parent)?;
         let _acting = self.acting(who)?;
         self.enter(&parent, os(name))
@@ -234,14 +234,20 @@ impl Tree for LocalTree {
         }
     }
 
-    fn stat(&self, _who: &Credentials, node: Node, handle: Option<Handle>) -> Result<Stat> {
+    fn stat(&self, _who: &Credentials, node: Node, handle: Option<Handle>) -> Result<InodeStat> {
         if let Some((_, file)) = handle.and_then(|handle| self.file(handle).ok()) {
             return self.stat_of(&file);
         }
         self.stat_of(&*self.at(node)?)
     }
 
-    fn set(&self, who: &Credentials, node: Node, handle: Option<Handle>, changes: &Changes) -> Result<Stat> {
+    fn set(
+        &self,
+        who: &Credentials,
+        node: Node,
+        handle: Option<Handle>,
+        changes: &Changes,
+    ) -> Result<InodeStat> {
         let at = self.at(node)?;
         if let Some(bytes) = changes.bytes {
             let file = match handle.and_then(|handle| self.file(handle).ok()) {
@@ -282,7 +288,7 @@ impl Tree for LocalTree {
         kind: Kind,
         mode: u32,
         device: u32,
-    ) -> Result<Stat> {
+    ) -> Result<InodeStat> {
         let parent = self.at(parent)?;
         let _acting = self.acting(who)?;
         let file_type = rustix::fs::FileType::from_raw_mode(u32::from(kind as u8) << 12);
@@ -291,14 +297,14 @@ impl Tree for LocalTree {
         self.enter(&parent, os(name))
     }
 
-    fn make_directory(&self, who: &Credentials, parent: Node, name: &Name, mode: u32) -> Result<Stat> {
+    fn make_directory(&self, who: &Credentials, parent: Node, name: &Name, mode: u32) -> Result<InodeStat> {
         let parent = self.at(parent)?;
         let _acting = self.acting(who)?;
         rustix::fs::mkdirat(&*parent, os(name), Mode::from_raw_mode(mode)).map_err(errno_of)?;
         self.enter(&parent, os(name))
     }
 
-    fn make_link(&self, who: &Credentials, parent: Node, name: &Name, target: &[u8]) -> Result<Stat> {
+    fn make_link(&self, who: &Credentials, parent: Node, name: &Name, target: &[u8]) -> Result<InodeStat> {
         let parent = self.at(parent)?;
         let _acting = self.acting(who)?;
         rustix::fs::symlinkat(OsStr::from_bytes(target), &*parent, os(name)).map_err(errno_of)?;
@@ -332,7 +338,7 @@ impl Tree for LocalTree {
         rustix::fs::renameat_with(&*parent, os(name), &*new_parent, os(new_name), flags).map_err(errno_of)
     }
 
-    fn link(&self, _who: &Credentials, node: Node, parent: Node, name: &Name) -> Result<Stat> {
+    fn link(&self, _who: &Credentials, node: Node, parent: Node, name: &Name) -> Result<InodeStat> {
         let (at, parent) = (self.at(node)?, self.at(parent)?);
         // Needs a capability that no other user has; the kernel has checked the caller's rights.
         rustix::fs::linkat(&*at, c"", &*parent, os(name), AtFlags::EMPTY_PATH).map_err(errno_of)?;
@@ -363,7 +369,7 @@ impl Tree for LocalTree {
         name: &Name,
         mode: u32,
         how: How,
-    ) -> Result<(Stat, Opened)> {
+    ) -> Result<(InodeStat, Opened)> {
         let parent = self.at(parent)?;
         let mut flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         flags.set(OFlags::APPEND, how.append);

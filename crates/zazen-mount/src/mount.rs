@@ -97,8 +97,8 @@ impl Drop for Mounted {
     }
 }
 
-/// Mounts as [`Mounted::new`] does, calls `ready`, and serves until somebody unmounts. SIGTERM, SIGINT
-/// and SIGHUP unmount.
+/// Mounts as [`Mounted::new`] does, calls `ready`, and serves until somebody unmounts. SIGTERM,
+/// SIGINT and SIGHUP unmount.
 pub fn serve(tree: Arc<dyn Tree>, mountpoint: &Path, options: &Options, ready: impl FnOnce()) -> Result<()> {
     // From before the mount: a signal in between must not leave it behind.
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])

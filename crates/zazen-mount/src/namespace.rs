@@ -6,12 +6,12 @@
 //! - The kernel keeps attributes for [`FRESH_FOR`], but none of a file that is being written. An
 //!   open tells the kernel to forget attributes that are not those of the open.
 //! - The daemon tells what others change of what the kernel was told; the kernel forgets that.
-//! - After a restart of the daemon, all open files are opened again by their inode. If the bytes are
-//!   not where they were, the file answers `EIO` from then on.
+//! - After a restart of the daemon, all open files are opened again by their inode. If the bytes
+//!   are not where they were, the file answers `EIO` from then on.
 
 use crate::tree::{
-    Blocking, Change, Changes, Credentials, Errno, Handle, How, Io, Kind, Listed, Lock, Name, Node, Opened,
-    Owner, Range, Result, Space, Stat, Tree, When,
+    Blocking, Change, Changes, Credentials, Errno, Handle, How, InodeStat, Io, Kind, Listed, Lock, Name,
+    Node, Opened, Owner, Range, Result, Space, Tree, When,
 };
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -165,7 +165,7 @@ impl NamespaceTree {
     }
 
     /// What the kernel is told of an inode.
-    fn stat_of(&self, attributes: &Attributes) -> Stat {
+    fn stat_of(&self, attributes: &Attributes) -> InodeStat {
         let mut seen = lock(&self.seen);
         if seen.len() >= SEEN_MAX {
             seen.clear();
@@ -281,8 +281,8 @@ impl NamespaceTree {
 }
 
 /// An inode's attributes as FUSE has them.
-fn stat(attributes: &Attributes) -> Stat {
-    Stat {
+fn stat(attributes: &Attributes) -> InodeStat {
+    InodeStat {
         node: attributes.id.0,
         kind: attributes.kind,
         mode: attributes.mode,
@@ -376,15 +376,21 @@ impl Tree for NamespaceTree {
         started.is_ok().then_some(receiver)
     }
 
-    fn lookup(&self, who: &Credentials, parent: Node, name: &Name) -> Result<Stat> {
+    fn lookup(&self, who: &Credentials, parent: Node, name: &Name) -> Result<InodeStat> {
         self.namespace.lookup(self.who(who), id(parent), name).map(|found| self.stat_of(&found))
     }
 
-    fn stat(&self, who: &Credentials, node: Node, _handle: Option<Handle>) -> Result<Stat> {
+    fn stat(&self, who: &Credentials, node: Node, _handle: Option<Handle>) -> Result<InodeStat> {
         self.namespace.attributes(self.who(who), id(node)).map(|found| self.stat_of(&found))
     }
 
-    fn set(&self, who: &Credentials, node: Node, handle: Option<Handle>, changes: &Changes) -> Result<Stat> {
+    fn set(
+        &self,
+        who: &Credentials,
+        node: Node,
+        handle: Option<Handle>,
+        changes: &Changes,
+    ) -> Result<InodeStat> {
         if let Some(bytes) = changes.bytes {
             match handle {
                 Some(handle) => self.with(handle, |file| file.set_length(bytes))?,
@@ -419,17 +425,17 @@ impl Tree for NamespaceTree {
         kind: Kind,
         mode: u32,
         device: u32,
-    ) -> Result<Stat> {
+    ) -> Result<InodeStat> {
         let made = self.namespace.make_node(self.who(who), id(parent), name, kind, mode, device);
         made.map(|made| self.stat_of(&made))
     }
 
-    fn make_directory(&self, who: &Credentials, parent: Node, name: &Name, mode: u32) -> Result<Stat> {
+    fn make_directory(&self, who: &Credentials, parent: Node, name: &Name, mode: u32) -> Result<InodeStat> {
         let made = self.namespace.make_directory(self.who(who), id(parent), name, mode);
         made.map(|made| self.stat_of(&made))
     }
 
-    fn make_link(&self, who: &Credentials, parent: Node, name: &Name, target: &[u8]) -> Result<Stat> {
+    fn make_link(&self, who: &Credentials, parent: Node, name: &Name, target: &[u8]) -> Result<InodeStat> {
         self.namespace.symlink(self.who(who), id(parent), name, target).map(|made| self.stat_of(&made))
     }
 
@@ -467,7 +473,7 @@ impl Tree for NamespaceTree {
         self.namespace.rename(self.who(who), rename)
     }
 
-    fn link(&self, who: &Credentials, node: Node, parent: Node, name: &Name) -> Result<Stat> {
+    fn link(&self, who: &Credentials, node: Node, parent: Node, name: &Name) -> Result<InodeStat> {
         self.namespace.link(self.who(who), id(node), id(parent), name).map(|found| self.stat_of(&found))
     }
 
@@ -484,7 +490,7 @@ impl Tree for NamespaceTree {
         name: &Name,
         bits: u32,
         how: How,
-    ) -> Result<(Stat, Opened)> {
+    ) -> Result<(InodeStat, Opened)> {
         let file = self.namespace.create(self.who(who), id(parent), name, bits, mode(how), how.exclusive)?;
         let stat = self.stat_of(file.attributes());
         Ok((stat, self.enter(who, how, file, false)?))

@@ -25,7 +25,7 @@ pub const ROOT: Node = 1;
 
 /// What `stat` shows. Times are nanoseconds since the epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stat {
+pub struct InodeStat {
     /// The inode.
     pub node: Node,
     /// What it is.
@@ -134,7 +134,7 @@ pub struct Listed {
     pub kind: Kind,
     /// Its attributes, if they come for free. With `plus`, each entry that is taken counts as a
     /// lookup.
-    pub stat: Option<Stat>,
+    pub stat: Option<InodeStat>,
 }
 
 /// Space, for `statfs`.
@@ -216,19 +216,25 @@ pub trait Tree: Send + Sync + 'static {
     }
 
     /// Finds a name. Counts as one lookup of the node.
-    fn lookup(&self, who: &Credentials, parent: Node, name: &Name) -> Result<Stat>;
+    fn lookup(&self, who: &Credentials, parent: Node, name: &Name) -> Result<InodeStat>;
     /// Ends `count` lookups of a node.
     fn forget(&self, node: Node, count: u64) {
         let _ = (node, count);
     }
     /// Attributes, as they are now.
-    fn stat(&self, who: &Credentials, node: Node, handle: Option<Handle>) -> Result<Stat>;
+    fn stat(&self, who: &Credentials, node: Node, handle: Option<Handle>) -> Result<InodeStat>;
     /// Changes attributes, all or none.
-    fn set(&self, who: &Credentials, node: Node, handle: Option<Handle>, changes: &Changes) -> Result<Stat>;
+    fn set(
+        &self,
+        who: &Credentials,
+        node: Node,
+        handle: Option<Handle>,
+        changes: &Changes,
+    ) -> Result<InodeStat>;
     /// The target of a symbolic link.
     fn read_link(&self, who: &Credentials, node: Node) -> Result<Vec<u8>>;
     /// Makes an inode that is neither a directory nor a link. Counts as a lookup, as all below that
-    /// give a [`Stat`] of a name.
+    /// give a [`InodeStat`] of a name.
     fn make_node(
         &self,
         who: &Credentials,
@@ -237,11 +243,11 @@ pub trait Tree: Send + Sync + 'static {
         kind: Kind,
         mode: u32,
         device: u32,
-    ) -> Result<Stat>;
+    ) -> Result<InodeStat>;
     /// Makes a directory.
-    fn make_directory(&self, who: &Credentials, parent: Node, name: &Name, mode: u32) -> Result<Stat>;
+    fn make_directory(&self, who: &Credentials, parent: Node, name: &Name, mode: u32) -> Result<InodeStat>;
     /// Makes a symbolic link.
-    fn make_link(&self, who: &Credentials, parent: Node, name: &Name, target: &[u8]) -> Result<Stat>;
+    fn make_link(&self, who: &Credentials, parent: Node, name: &Name, target: &[u8]) -> Result<InodeStat>;
     /// Removes a name that is not a directory's.
     fn unlink(&self, who: &Credentials, parent: Node, name: &Name) -> Result<()>;
     /// Removes an empty directory.
@@ -258,7 +264,7 @@ pub trait Tree: Send + Sync + 'static {
         flags: u32,
     ) -> Result<()>;
     /// Gives an inode another name.
-    fn link(&self, who: &Credentials, node: Node, parent: Node, name: &Name) -> Result<Stat>;
+    fn link(&self, who: &Credentials, node: Node, parent: Node, name: &Name) -> Result<InodeStat>;
 
     /// Opens a file.
     fn open(&self, who: &Credentials, node: Node, how: How) -> Result<Opened>;
@@ -270,7 +276,7 @@ pub trait Tree: Send + Sync + 'static {
         name: &Name,
         mode: u32,
         how: How,
-    ) -> Result<(Stat, Opened)>;
+    ) -> Result<(InodeStat, Opened)>;
     /// Reads at `offset` into `buffer`; fewer bytes only at the file's end.
     fn read(&self, handle: Handle, offset: u64, buffer: &mut [u8]) -> Result<usize>;
     /// Writes all of `bytes` at `offset`, or at the end if `append`.

@@ -1,5 +1,5 @@
-//! A plain directory, mounted, against the kernel's own view of it. The tests need root: each mounts
-//! in a mount namespace of its own thread, so that nothing stays behind.
+//! A plain directory, mounted, against the kernel's own view of it. The tests need root: each
+//! mounts in a mount namespace of its own thread, so that nothing stays behind.
 #![allow(clippy::print_stderr, clippy::unwrap_used)]
 
 use std::ffi::CString;

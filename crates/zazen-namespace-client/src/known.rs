@@ -1,8 +1,8 @@
 //! Directories that were found lately: path → inode.
 //!
 //! Without it, each call on a path would ask once for each directory above. An entry counts for
-//! [`FRESH_FOR`], as names do in a mount. What this process removes or renames ends all of them, and
-//! so does an error that an old entry may have caused: the call then walks again.
+//! [`FRESH_FOR`], as names do in a mount. What this process removes or renames ends all of them,
+//! and so does an error that an old entry may have caused: the call then walks again.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

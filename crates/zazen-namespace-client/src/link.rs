@@ -1,8 +1,8 @@
 //! The connections to the daemon.
 //!
 //! Invariants: a call that may have changed something is never sent twice by this file; a call that
-//! only reads is sent again, over a new connection, while the patience lasts. A forked child uses no
-//! connection of its parent and waits for no lock of its parent: it is a caller of its own.
+//! only reads is sent again, over a new connection, while the patience lasts. A forked child uses
+//! no connection of its parent and waits for no lock of its parent: it is a caller of its own.
 
 use crate::known::Known;
 use std::os::unix::net::UnixStream;
@@ -110,8 +110,8 @@ impl Namespace {
         Namespace::of(Origin::Socket(socket.to_path_buf()))
     }
 
-    /// The same, but waits for a daemon that is there and has not joined its namespace yet, as after
-    /// its start: at most for [`JOIN`].
+    /// The same, but waits for a daemon that is there and has not joined its namespace yet, as
+    /// after its start: at most for [`JOIN`].
     pub fn local_when_joined(socket: &Path) -> Result<Namespace> {
         let until = Instant::now() + JOIN;
         loop {

@@ -46,7 +46,8 @@ impl NamespaceNode {
         match lock(&self.peers.by_connection).get(&caller.connection) {
             Some(Standing::Proved(key)) => Ok(*key),
             _ => Err(denied(
-                "this function is for other nodes of the namespace, which prove who they are; this caller has not"
+                "this function is for other nodes of the namespace, which prove who they are; \
+                 this caller has not"
                     .to_owned(),
             )),
         }

@@ -1,7 +1,7 @@
 //! Moves files to nodes with more space, when an operator asks for it.
 //!
-//! A move is a copy that takes over: it counts only if nobody has the file open, and if nothing of it
-//! changed since the first byte was read. Until then all reads go to the old holder.
+//! A move is a copy that takes over: it counts only if nobody has the file open, and if nothing of
+//! it changed since the first byte was read. Until then all reads go to the old holder.
 
 use crate::driver::wall_ns;
 use crate::handles::lock;
@@ -21,8 +21,8 @@ use zazen_wire::Message;
 
 /// How long another node may take to answer.
 const THERE: Duration = Duration::from_secs(10);
-/// How long one turn works.
-const TURN: Duration = Duration::from_secs(1);
+/// How long one pass works.
+const PASS: Duration = Duration::from_secs(1);
 /// Disks whose fill differs by less than so many hundredths are equally full.
 const SLACK: u64 = 3;
 
@@ -39,8 +39,9 @@ fn mean(spaces: &[NodeSpace]) -> u64 {
     fill(&NodeSpace { node: NodeNo(0), bytes, bytes_free, inodes: 0, inodes_free: 0 })
 }
 
-/// The disks as they are after files went to other nodes. What a node told of its space may be older
-/// than the files that it got since: without this, too many files would go there, and some come back.
+/// The disks as they are after files went to other nodes. What a node told of its space may be
+/// older than the files that it got since: without this, too many files would go there, and some
+/// come back.
 fn less_what_was_given(
     mut spaces: Vec<NodeSpace>,
     begun: &[NodeSpace],
@@ -105,7 +106,7 @@ impl NamespaceNode {
         if !done.running {
             return;
         }
-        let until = Instant::now() + TURN;
+        let until = Instant::now() + PASS;
         let mut folder = folder;
         while Instant::now() < until {
             let listed = self.objects.folder(folder).filter(|_| self.balance_target(me, 0).is_some());
@@ -216,7 +217,7 @@ impl NamespaceNode {
 
     /// The holder gives a file away to this node, which has a copy.
     pub(crate) fn take_idle(&self, name: ObjectName) -> std::result::Result<(), Errno> {
-        let _turn = self.turn(name.id);
+        let _telling = self.telling(name.id);
         self.objects.open(name)?;
         let take = TakeOver { id: name.id, generation: name.generation, idle: true };
         self.route_one(root(), Operation::TakeOver(take)).map(drop)

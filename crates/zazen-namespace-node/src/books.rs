@@ -136,8 +136,8 @@ impl Books {
     }
 
     /// A walk that began at `began` found this: what was made before is in it. What was made since
-    /// may be in it, too, and counts: no limit is exceeded, but some of it may count twice until the
-    /// next walk.
+    /// may be in it, too, and counts: no limit is exceeded, but some of it may count twice until
+    /// the next walk.
     pub(crate) fn found(&mut self, began: Instant, took: Duration, used: HashMap<Of, Amount>) {
         self.used = used;
         self.walked = Some(began);
@@ -254,7 +254,8 @@ mod tests {
         assert_eq!(books.check(&both, amount(10, 0)), Ok(()));
         assert_eq!(books.check(&both, amount(11, 0)), Err(Errno::EDQUOT));
         assert_eq!(books.check(&[DIRECTORY], amount(0, 1)), Err(Errno::EDQUOT));
-        // What is used already may be beyond a limit that was set later: what needs nothing goes on.
+        // What is used already may be beyond a limit that was set later: what needs nothing goes
+        // on.
         assert_eq!(books.check(&[DIRECTORY], amount(1 << 40, 0)), Ok(()));
         assert_eq!(books.check(&[Of::User(8)], amount(u64::MAX, u64::MAX)), Ok(()));
     }

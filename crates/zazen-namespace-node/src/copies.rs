@@ -1,9 +1,9 @@
 //! Copies of files on other nodes: made some time after a file was closed, read when its holder is
 //! away, and made anew when a node is lost.
 //!
-//! How many nodes shall have a file is the file's attribute [`COPIES_WANTED`]. A new file gets it from the
-//! nearest directory above that has it. The metadata says which nodes have a copy of the file as it
-//! is; a commit of other bytes ends that.
+//! How many nodes shall have a file is the file's attribute [`COPIES_WANTED`]. A new file gets it
+//! from the nearest directory above that has it. The metadata says which nodes have a copy of the
+//! file as it is; a commit of other bytes ends that.
 
 use crate::data::Tries;
 use crate::driver::wall_ns;
@@ -36,9 +36,9 @@ const SPARE_BYTES: u64 = 256 << 20;
 /// A copy that comes in is synced whenever so many bytes more came.
 const SYNC_BYTES: u64 = 64 << 20;
 /// How long a copy waits for the one before it to become the holder's place.
-const TURN_OF_COPY: Duration = Duration::from_secs(10);
+const COPY_WAIT: Duration = Duration::from_secs(10);
 /// How long lost files are dealt with at a time.
-const REPAIR_TURN: Duration = Duration::from_millis(200);
+const REPAIR_PASS: Duration = Duration::from_millis(200);
 /// How long a node may take to end a copy, and how many bytes more a second it must deal with.
 const END: Duration = Duration::from_secs(30);
 const END_BYTES_PER_S: u64 = 32 << 20;
@@ -198,8 +198,8 @@ impl NamespaceNode {
         targets.into_iter().map(|(_, node, address)| (node, address)).collect()
     }
 
-    /// Sends a sealed object. Its bytes are checked on the way. `paced` is told how many bytes went,
-    /// and says whether to go on.
+    /// Sends a sealed object. Its bytes are checked on the way. `paced` is told how many bytes
+    /// went, and says whether to go on.
     pub(crate) fn send_copy(
         &self,
         name: ObjectName,
@@ -245,8 +245,8 @@ impl NamespaceNode {
         self.there_within(address, &end, &whole.into_bytes(), within, Tries::One).map(drop)
     }
 
-    /// Whether another node holds the object, as the metadata has it: its copy never takes the place
-    /// of this node's own bytes. `ESTALE` if not.
+    /// Whether another node holds the object, as the metadata has it: its copy never takes the
+    /// place of this node's own bytes. `ESTALE` if not.
     fn must_be_others(&self, name: ObjectName) -> Result<(), Errno> {
         let (me, _) = self.joined_soon()?;
         let place = self.attributes(name.id)?.place.ok_or(Errno::ESTALE)?;
@@ -287,7 +287,7 @@ impl NamespaceNode {
                 return Err(Errno::EIO);
             }
             // This node does not take the file over meanwhile, and a scrub removes nothing.
-            let _turn = self.turn(name.id);
+            let _telling = self.telling(name.id);
             self.must_be_others(name)?;
             if !self.waiting.arrived.note(name) {
                 return Err(Errno::EBUSY);
@@ -326,7 +326,7 @@ impl NamespaceNode {
     /// Deals with objects that lost nodes held or had copies of, for a while.
     pub(crate) fn repair_some(&self) {
         let lost = self.lost_nodes();
-        let until = Instant::now() + REPAIR_TURN;
+        let until = Instant::now() + REPAIR_PASS;
         while Instant::now() < until && !self.stopping.load(Ordering::Relaxed) {
             let folder = lock(&self.waiting.repairs).folder(Instant::now(), &lost);
             let Some(folder) = folder else { return };
@@ -380,11 +380,11 @@ impl NamespaceNode {
         let Some(turn) = left.clone().position(|node| *node == me) else { return true };
         // The first of them may lack its copy, or be away: then it is the next one's turn.
         let since = lock(&self.waiting.down).get(&place.holder).copied();
-        let waits = self.told.repair_after + TURN_OF_COPY * u32::try_from(turn).unwrap_or(u32::MAX);
+        let waits = self.told.repair_after + COPY_WAIT * u32::try_from(turn).unwrap_or(u32::MAX);
         if since.is_none_or(|since| since.elapsed() < waits) || !self.waiting.copies.has_room() {
             return false;
         }
-        let _turn = self.turn(name.id);
+        let _telling = self.telling(name.id);
         if let Err(errno) = self.objects.open(name) {
             tracing::warn!("namespace: the copy of inode {} is not here any more: {errno}", name.id);
             return true;

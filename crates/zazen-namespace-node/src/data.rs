@@ -101,8 +101,8 @@ impl NamespaceNode {
         }
     }
 
-    /// Does `act` where the bytes are, and again if they have moved meanwhile. Through a handle that
-    /// has written nothing is done elsewhere: half a file would be there, and no error.
+    /// Does `act` where the bytes are, and again if they have moved meanwhile. Through a handle
+    /// that has written nothing is done elsewhere: half a file would be there, and no error.
     fn at_place<T>(
         &self,
         handle: &Handle,
@@ -219,7 +219,8 @@ impl NamespaceNode {
         })
     }
 
-    /// Reads from the holder, if another node became it, or from one with a copy of the file as it is.
+    /// Reads from the holder, if another node became it, or from one with a copy of the file as it
+    /// is.
     fn read_copy(&self, handle: &Handle, offset: u64, bytes: usize) -> Result<Vec<u8>, Errno> {
         let (me, _) = self.joined_soon()?;
         let attributes = self.attributes(handle.id)?;
@@ -252,8 +253,8 @@ impl NamespaceNode {
         Err(Errno::EIO)
     }
 
-    /// Lets a handle that has written nothing go to where the bytes are now. Whether that is another
-    /// place than before.
+    /// Lets a handle that has written nothing go to where the bytes are now. Whether that is
+    /// another place than before.
     fn follow(handle: &Handle, now: (NodeNo, u64)) -> bool {
         let mut place = lock(&handle.place);
         let follows = *place != Some(now) && !handle.wrote.load(Ordering::Relaxed);
@@ -406,7 +407,7 @@ impl NamespaceNode {
         if act.what != namespace_fn::TRUNCATE {
             return objects::act(object, act);
         }
-        let _turn = self.turn(name.id);
+        let _telling = self.telling(name.id);
         lock(&self.committed).remove(&name);
         let done = objects::act(object, act)?;
         if act.offset == 0 {
@@ -519,7 +520,7 @@ impl NamespaceNode {
     /// Tells the metadata the length and times of an object of this node, unless it knows them.
     /// Whether there was something to tell. `ESTALE` if the file has other bytes by now.
     pub(crate) fn commit_object(&self, name: ObjectName, by_root: bool) -> Result<bool, Errno> {
-        let _turn = self.turn(name.id);
+        let _telling = self.telling(name.id);
         let stat = objects::stat(&*self.objects.open(name)?)?;
         let seen = (stat.bytes, stat.blocks, stat.modified_ns);
         self.waiting.note(name, &stat);

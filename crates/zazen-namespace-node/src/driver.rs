@@ -3,8 +3,8 @@
 //! Whoever brings an event runs the engine in its own thread, under one lock, and appends to the
 //! log there too; so a request that needs no sync and no other node costs no change of threads.
 //! Syncs and whole files are the disk threads' work: snapshots of partitions are one thread's, in
-//! order, all else is the other's, in order. Snapshots take seconds, and a steward that is silent so
-//! long loses its leases. A timer thread brings the time.
+//! order, all else is the other's, in order. Snapshots take seconds, and a steward that is silent
+//! so long loses its leases. A timer thread brings the time.
 
 use crate::engine::{Action, DiskAction, Engine, Event};
 use crate::folder::replace;
@@ -41,7 +41,7 @@ pub(crate) struct Driver {
     started: Duration,
     disk: Mutex<Option<Disk>>,
     /// Which engine it is: what was asked for by an earlier one does not count.
-    turn: AtomicU64,
+    life: AtomicU64,
     files: Files,
     bytes: Bytes,
     links: Arc<Links>,
@@ -132,7 +132,7 @@ impl Driver {
             next_token: AtomicU64::new(1),
             started: since_boot(),
             disk: Mutex::new(Some(Disk { snapshots, others })),
-            turn: AtomicU64::new(0),
+            life: AtomicU64::new(0),
             files: Files { folder, segments: Mutex::default(), reserve },
             bytes,
             links,
@@ -168,8 +168,8 @@ impl Driver {
         lock(&self.broken).clone()
     }
 
-    /// Executes requests; one response for each, in order. What is not answered within `patience` is
-    /// answered with `ETIMEDOUT`: it may have been executed, or may still be.
+    /// Executes requests; one response for each, in order. What is not answered within `patience`
+    /// is answered with `ETIMEDOUT`: it may have been executed, or may still be.
     pub(crate) fn execute(&self, requests: Vec<Request>, patience: Duration) -> Vec<Response> {
         let numbers: Vec<u64> = requests.iter().map(|request| request.number).collect();
         let answers = (vec![None; requests.len()], 0);
@@ -207,7 +207,7 @@ impl Driver {
         {
             let mut place = lock(&self.engine);
             *place = engine;
-            self.turn.fetch_add(1, Ordering::Relaxed);
+            self.life.fetch_add(1, Ordering::Relaxed);
             *lock(&self.broken) = None;
         }
         self.bring([]);
@@ -242,9 +242,9 @@ impl Driver {
         self.bring(bytes.into_iter().map(Event::Peer));
     }
 
-    /// A disk action of the engine `turn` is done.
-    fn done(&self, turn: u64, token: u64, ok: bool) {
-        self.bring_to(Some(turn), [Event::Done { token, ok }]);
+    /// A disk action of the engine `life` is done.
+    fn done(&self, life: u64, token: u64, ok: bool) {
+        self.bring_to(Some(life), [Event::Done { token, ok }]);
     }
 
     /// Brings events that came together, and does what follows.
@@ -252,14 +252,14 @@ impl Driver {
         self.bring_to(None, events);
     }
 
-    fn bring_to(&self, turn: Option<u64>, events: impl IntoIterator<Item = Event>) {
+    fn bring_to(&self, life: Option<u64>, events: impl IntoIterator<Item = Event>) {
         if self.stopping.load(Ordering::Relaxed) {
             return;
         }
         let mut replies = Vec::new();
         {
             let mut engine = lock(&self.engine);
-            if turn.is_some_and(|turn| turn != self.turn.load(Ordering::Relaxed)) {
+            if life.is_some_and(|life| life != self.life.load(Ordering::Relaxed)) {
                 return;
             }
             let (now, wall) = (self.now_ns(), wall_ns());
@@ -283,10 +283,10 @@ impl Driver {
 
     /// Whom the links may believe, when the map has changed.
     fn tell_links(&self, engine: &dyn Engine) {
-        let (turn, epoch) = (self.turn.load(Ordering::Relaxed), engine.epoch());
+        let (life, epoch) = (self.life.load(Ordering::Relaxed), engine.epoch());
         let mut told = lock(&self.told);
-        if *told != Some((turn, epoch)) {
-            *told = Some((turn, epoch));
+        if *told != Some((life, epoch)) {
+            *told = Some((life, epoch));
             self.links.learn(&engine.map());
         }
     }
@@ -306,7 +306,7 @@ impl Driver {
             Action::Disk(other) => {
                 if let Some(disk) = &*lock(&self.disk) {
                     let job = disk.of(&other);
-                    job.send(Job::Act(self.turn.load(Ordering::Relaxed), other)).ok();
+                    job.send(Job::Act(self.life.load(Ordering::Relaxed), other)).ok();
                 }
             }
             Action::Broken(why) => {
@@ -371,8 +371,8 @@ fn run_timer(driver: &Weak<Driver>) {
 fn run_disk(driver: &Weak<Driver>, jobs: &Receiver<Job>) {
     while let Ok(job) = jobs.recv() {
         let Some(driver) = driver.upgrade() else { return };
-        let (turn, action) = match job {
-            Job::Act(turn, action) => (turn, action),
+        let (life, action) = match job {
+            Job::Act(life, action) => (life, action),
             Job::Barrier(done) => {
                 done.send(()).ok();
                 continue;
@@ -397,7 +397,7 @@ fn run_disk(driver: &Weak<Driver>, jobs: &Receiver<Job>) {
             tracing::error!("namespace: {what}: {error}");
         }
         if let Some(token) = token {
-            driver.done(turn, token, done.is_ok());
+            driver.done(life, token, done.is_ok());
         }
     }
 }

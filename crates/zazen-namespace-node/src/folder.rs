@@ -44,8 +44,8 @@ impl DataFolder {
             return Err(Error::new(
                 ErrorKind::Config,
                 format!(
-                    "namespace folder {shown}: must belong to user {uid} and to nobody else (it has user {}, mode \
-                     {:03o}); run `chown {uid} {shown}; chmod 700 {shown}`",
+                    "namespace folder {shown}: must belong to user {uid} and to nobody else (it has user {}, \
+                     mode {:03o}); run `chown {uid} {shown}; chmod 700 {shown}`",
                     meta.uid(),
                     meta.mode() & 0o777
                 ),

@@ -33,8 +33,8 @@ const ALONE: &str = "alone:0";
 const LIST_BYTES_MAX: u64 = 16 << 20;
 
 impl NamespaceNode {
-    /// Begins the node's life, as soon as it has what it needs, in a thread of its own. `address` is
-    /// where the daemon listens: `host:port`.
+    /// Begins the node's life, as soon as it has what it needs, in a thread of its own. `address`
+    /// is where the daemon listens: `host:port`.
     pub fn form(self: &Arc<Self>, address: Option<String>) -> Result<()> {
         keeper::start(self)?;
         let node = Arc::downgrade(self);
@@ -74,8 +74,8 @@ impl NamespaceNode {
             None => listen.unwrap_or_default().to_owned(),
         };
         let files = self.files()?;
-        // A node that has a number keeps its key; what is drawn now tells its lives apart. A new one
-        // has its key for good, and nobody has met its earlier ones.
+        // A node that has a number keeps its key; what is drawn now tells its lives apart. A new
+        // one has its key for good, and nobody has met its earlier ones.
         let secret = match files.files.contains_key(&File::Identity) {
             true => NodeSecret::load(self.folder.fd())?,
             false => NodeSecret::make(self.folder.fd())?,
@@ -151,8 +151,8 @@ impl NamespaceNode {
 }
 
 fn foreign_secret() -> Error {
-    let why = "the file `secret` in the namespace's folder is another node's: restore the node's own, or empty the \
-               folder, which makes the node a new one";
+    let why = "the file `secret` in the namespace's folder is another node's: restore the node's own, or \
+               empty the folder, which makes the node a new one";
     Error::new(ErrorKind::Config, why)
 }
 

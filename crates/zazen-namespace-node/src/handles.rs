@@ -24,14 +24,14 @@ pub(crate) type LockKey = (InodeId, u64, bool);
 /// A caller's open files and locks.
 #[derive(Default)]
 pub(crate) struct Session {
-    opened: Mutex<Opened>,
+    opened: Mutex<OpenFiles>,
     locks: Mutex<Locks>,
     known: Mutex<Known>,
 }
 
 /// Open files, by number, by inode, and counted by user.
 #[derive(Default)]
-struct Opened {
+struct OpenFiles {
     by_number: HashMap<u64, Arc<Handle>>,
     by_inode: HashMap<InodeId, Vec<u64>>,
     of_user: HashMap<u32, usize>,

@@ -75,8 +75,8 @@ fn run(node: &Weak<NamespaceNode>) {
         if let Ok((_, life)) = node.identity() {
             if lived.replace(life).is_some_and(|before| before != life) {
                 tracing::warn!(
-                    "namespace: this node begins a new life: for longer than its lease the others heard nothing \
-                     of it, and took over its partitions. Was it paused, or overloaded?"
+                    "namespace: this node begins a new life: for longer than its lease the others heard \
+                     nothing of it, and took over its partitions. Was it paused, or overloaded?"
                 );
             }
             let due = node.waiting.seals.due();
@@ -163,8 +163,8 @@ impl NamespaceNode {
         })
     }
 
-    /// Checks an object of this node that is opened here: the kernel will read it, and check nothing.
-    /// `EIO` if it is damaged and shall be written: new checksums would hide that.
+    /// Checks an object of this node that is opened here: the kernel will read it, and check
+    /// nothing. `EIO` if it is damaged and shall be written: new checksums would hide that.
     pub(crate) fn check_open(
         &self,
         name: ObjectName,

@@ -5,18 +5,20 @@
 //!   disk;
 //! - `engine`: the seam to the pure machines; `driver`: runs them; `links`: the way to other nodes;
 //! - `objects`: the bytes of files; `seals`: their checksums; `data`: functions on them, here or at
-//!   their holder; `keeper`, `waiting`: what is done for them in the background; `scrub`: a look at all;
-//!   `copies`, `incoming`: copies on other nodes; `balance`: files that move to other nodes; `place`: where new files go when the disk is full;
-//! - `route`: operations to the primaries of their partitions; `session`, `handles`: what a caller has open;
-//! - `service`: who may call what; `proof`, `peers`,
-//!   `admission`: nodes prove who they are; `squash`: what root is here;
-//!   `quota`, `books`, `limit`: how much users and directories may take;
+//!   their holder; `keeper`, `waiting`: what is done for them in the background; `scrub`: a look at
+//!   all; `copies`, `incoming`: copies on other nodes; `balance`: files that move to other nodes;
+//!   `place`: where new files go when the disk is full;
+//! - `route`: operations to the primaries of their partitions; `session`, `handles`: what a caller
+//!   has open;
+//! - `service`: who may call what; `proof`, `peers`, `admission`: nodes prove who they are;
+//!   `squash`: what root is here; `quota`, `books`, `limit`: how much users and directories may
+//!   take;
 //! - `repeats`: calls of other daemons that come again.
 //!
 //! Invariants. A caller acts only with its own rights: the kernel, or the cluster key, says who it
-//! is. Another node proves besides that it is that node. A caller names open files by handles, which
-//! are its own. Lengths and generations come from the metadata and from the disk, never from a
-//! caller. An object that should be here and is not is an error, never an empty file.
+//! is. Another node proves besides that it is that node. A caller names open files by handles,
+//! which are its own. Lengths and generations come from the metadata and from the disk, never from
+//! a caller. An object that should be here and is not is an error, never an empty file.
 
 mod admission;
 mod balance;

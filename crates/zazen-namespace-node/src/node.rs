@@ -27,8 +27,8 @@ use zazen_namespace::service::{Hello, MapView, namespace_fn};
 use zazen_namespace::split::Layouts;
 use zazen_namespace::{Epoch, Incarnation, InodeId, NodeNo};
 
-/// Inodes with the same number below this share a turn.
-const TURNS: usize = 1024;
+/// Inodes with the same number below this share a lock.
+const TELLINGS: usize = 1024;
 
 /// The nodes that a namespace begins with, or that a new node asks to let it in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,8 +110,9 @@ pub struct NamespaceNode {
     pub(crate) committed: Mutex<HashMap<ObjectName, (u64, u64, i64)>>,
     /// Objects whose bytes a sync failed to bring to the disk. The kernel tells it once only.
     pub(crate) unsynced: Mutex<HashSet<ObjectName>>,
-    /// Turns to tell the metadata of an object, by the inode: an older length must not come last.
-    pub(crate) turns: Vec<Mutex<()>>,
+    /// Locks of those that tell the metadata of an object, by the inode: an older length must not
+    /// come last.
+    pub(crate) tellings: Vec<Mutex<()>>,
     /// Keys the hash that makes owners of locks: no caller can find the owner of another.
     pub(crate) owners: RandomState,
     map: Mutex<Arc<MapView>>,
@@ -135,8 +136,8 @@ pub struct NamespaceNode {
     pub(crate) told: Told,
 }
 
-/// Numbers of clients that the daemon asks with: each has one batch of requests under way at a time,
-/// so a partition keeps the answers of one batch for each.
+/// Numbers of clients that the daemon asks with: each has one batch of requests under way at a
+/// time, so a partition keeps the answers of one batch for each.
 #[derive(Default)]
 pub(crate) struct Slots {
     free: Mutex<Vec<Slot>>,
@@ -196,7 +197,7 @@ impl NamespaceNode {
             layouts: Mutex::default(),
             committed: Mutex::default(),
             unsynced: Mutex::default(),
-            turns: std::iter::repeat_with(Mutex::default).take(TURNS).collect(),
+            tellings: std::iter::repeat_with(Mutex::default).take(TELLINGS).collect(),
             owners: RandomState::new(),
             map: Mutex::new(map),
             names: Mutex::default(),
@@ -270,9 +271,9 @@ impl NamespaceNode {
         !caller.is_local() || caller.credentials.uid == 0 || caller.credentials.uid == self.uid
     }
 
-    /// The turn to tell the metadata of an inode's object.
-    pub(crate) fn turn(&self, id: InodeId) -> MutexGuard<'_, ()> {
-        lock(&self.turns[(mixed(id.0) % TURNS as u64) as usize])
+    /// The right to tell the metadata of an inode's object.
+    pub(crate) fn telling(&self, id: InodeId) -> MutexGuard<'_, ()> {
+        lock(&self.tellings[(mixed(id.0) % TELLINGS as u64) as usize])
     }
 
     /// A number for a call of another daemon. All daemons begin at random, so no two have the same.

@@ -220,8 +220,8 @@ impl Objects {
         }
     }
 
-    /// All objects of the `at`-th folder; `None` behind the last folder. An error if not all of them
-    /// could be listed: then nobody may count the folder as done.
+    /// All objects of the `at`-th folder; `None` behind the last folder. An error if not all of
+    /// them could be listed: then nobody may count the folder as done.
     pub fn folder(&self, at: u64) -> Option<Result<Vec<ObjectName>, Errno>> {
         (at < FOLDERS).then(|| self.list(&format!("{at:03x}")).map_err(errno))
     }

@@ -24,8 +24,8 @@ impl NamespaceNode {
         place.checked_sub(1).and_then(|node| u32::try_from(node).ok()).map(NodeNo)
     }
 
-    /// Looks at the disks. If this one is nearly full and others are not, the one with the most left
-    /// gets new files.
+    /// Looks at the disks. If this one is nearly full and others are not, the one with the most
+    /// left gets new files.
     pub(crate) fn choose_place(&self) {
         let Some(own) = self.own_space() else { return };
         let before = self.place();
@@ -36,7 +36,8 @@ impl NamespaceNode {
         if place.is_some() != before.is_some() {
             match place {
                 Some(node) => tracing::warn!(
-                    "namespace: {} bytes are left on this node's disk: new files go to other nodes, now to node {node}",
+                    "namespace: {} bytes are left on this node's disk: new files go to other nodes, \
+                     now to node {node}",
                     own.bytes_free
                 ),
                 None => tracing::info!("namespace: new files of this node stay on it again"),

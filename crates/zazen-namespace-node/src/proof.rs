@@ -106,8 +106,8 @@ impl NodeSecret {
     /// The folder's pair. Fails with `Corrupt` if there is none, or if it is damaged.
     pub fn load(folder: BorrowedFd<'_>) -> Result<NodeSecret> {
         let corrupt = |why: &str| {
-            let remedy = "restore the file `secret` of the namespace's folder, or empty the folder, which makes the \
-                          node a new one";
+            let remedy = "restore the file `secret` of the namespace's folder, or empty the folder, which \
+                          makes the node a new one";
             Error::new(ErrorKind::Corrupt, format!("the node's secret key {why}: {remedy}"))
         };
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -298,8 +298,8 @@ mod tests {
         let secret = NodeSecret::of(seed.try_into().unwrap());
         let public = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a";
         assert_eq!(secret.public().to_vec(), hex(public));
-        let signature = "e5564300c360ac729086e2cc806e828a84877f1eb8e5d974d873e065224901555fb8821590a33bacc61e39701cf9b4\
-                         6bd25bf5f0595bbe24655141438e7a100b";
+        let signature = "e5564300c360ac729086e2cc806e828a84877f1eb8e5d974d873e0652249\
+                         01555fb8821590a33bacc61e39701cf9b46bd25bf5f0595bbe24655141438e7a100b";
         assert_eq!(secret.0.sk.sign(b"", None).to_vec(), hex(signature));
     }
 }

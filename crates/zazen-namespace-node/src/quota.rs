@@ -3,8 +3,8 @@
 //! The limits are attributes of the root directory that only root may see, so they live as long as
 //! the namespace. The primary of the root's partition walks the tree and adds up what is used. Each
 //! daemon knows that sum, and what its own callers have made since the walk began; it refuses what
-//! would go beyond a limit. So a limit is exceeded by what other nodes wrote since the last walk, at
-//! most, and what was removed counts until the next walk.
+//! would go beyond a limit. So a limit is exceeded by what other nodes wrote since the last walk,
+//! at most, and what was removed counts until the next walk.
 
 use crate::books::REMEMBERED_MAX;
 use crate::handles::lock;

@@ -1,9 +1,9 @@
 //! Space on the node's disk that is kept for metadata.
 //!
 //! Files of users fill the disk. Then a log that could not grow would stop all metadata, and nobody
-//! could remove a file any more. So a file of some size lies in the folder from the start, and gives
-//! its bytes to the log when the disk is full. Meanwhile nothing new is made; what is removed goes
-//! on. The file grows again when there is space.
+//! could remove a file any more. So a file of some size lies in the folder from the start, and
+//! gives its bytes to the log when the disk is full. Meanwhile nothing new is made; what is removed
+//! goes on. The file grows again when there is space.
 
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -5,7 +5,8 @@
 //! way. After [`PATIENCE`] its outcome is unknown, and the caller is told so.
 //!
 //! The life of this node may end meanwhile: its lease ran out while it was paused, or while the
-//! others did not hear it. It then begins a new life, and what was not executed is asked anew in it.
+//! others did not hear it. It then begins a new life, and what was not executed is asked anew in
+//! it.
 
 use crate::handles::{Session, lock};
 use crate::links::Failed;

@@ -134,9 +134,10 @@ impl NamespaceNode {
     /// Removes an object that no inode named a moment ago, if that is still so.
     fn remove_leftover(&self, me: NodeNo, name: ObjectName, done: &mut Scrubbed) {
         // No copy comes in meanwhile.
-        let _turn = self.turn(name.id);
+        let _telling = self.telling(name.id);
         let Ok(object) = self.objects.open(name) else { return };
-        // An inode's row is made before its object, and names it from then on. A copy is named later.
+        // An inode's row is made before its object, and names it from then on. A copy is named
+        // later.
         let age_ns = wall_ns().saturating_sub(objects::changed_ns(&object).unwrap_or(i64::MAX));
         if age_ns <= YOUNG_NS || self.waiting.arrived.has(name) {
             return;

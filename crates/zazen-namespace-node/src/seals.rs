@@ -1,11 +1,12 @@
 //! Checksums of objects, and which objects are damaged.
 //!
-//! A *seal* says what the bytes of an object were when nobody wrote it any more: length, time of the
-//! last change, and a checksum for each block. It counts while length and time are still those of
-//! the object: a program's write changes the time, a disk that returns other bytes does not.
+//! A *seal* says what the bytes of an object were when nobody wrote it any more: length, time of
+//! the last change, and a checksum for each block. It counts while length and time are still those
+//! of the object: a program's write changes the time, a disk that returns other bytes does not.
 //!
 //! Only an object that nobody has open for writing is sealed, and only some time after its last
-//! change: a change that follows has another time. [The format](../../../docs/formats/namespace-data.md).
+//! change: a change that follows has another time. [The
+//! format](../../../docs/formats/namespace-data.md).
 
 use crate::folder::{replace, sub};
 use crate::handles::lock;
@@ -191,8 +192,8 @@ impl Seals {
         Ok((seal.blocks().checked_mul(8) == length.checked_sub(HEAD_BYTES as u64)).then_some(seal))
     }
 
-    /// Seals the object as it is. False if it changed meanwhile, or too short a time ago. Nobody has
-    /// it mapped.
+    /// Seals the object as it is. False if it changed meanwhile, or too short a time ago. Nobody
+    /// has it mapped.
     pub fn seal(&self, name: ObjectName, object: &File, now_ns: i64) -> std::result::Result<bool, Errno> {
         self.seal_synced(name, object, now_ns, || Ok(()))
     }
@@ -277,8 +278,8 @@ impl Seals {
         known.extend(blocks);
         if known.len() > before {
             tracing::error!(
-                "namespace: inode {} (generation {}): {} blocks of {BLOCK_BYTES} bytes are not what was written, \
-                 block {} first; reading them fails; remove the file, or write it anew",
+                "namespace: inode {} (generation {}): {} blocks of {BLOCK_BYTES} bytes are not what was \
+                 written, block {} first; reading them fails; remove the file, or write it anew",
                 name.id,
                 name.generation,
                 known.len(),
@@ -537,7 +538,8 @@ mod tests {
             return;
         }
         let (protection, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a fresh mapping of a file of that length, unmapped below; it is used as raw bytes.
+        // SAFETY: a fresh mapping of a file of that length, unmapped below; it is used as raw
+        // bytes.
         let map = unsafe { rustix::mm::mmap(std::ptr::null_mut(), 4096, protection, shared, &object, 0) };
         let map = map.unwrap();
         // SAFETY: within the mapping, which nothing else refers to.

@@ -261,8 +261,8 @@ impl NamespaceNode {
         Ok(true)
     }
 
-    /// What a new file of the directory shall say of its copies. A failure is remembered for the rest
-    /// of the call: each takes as long as an operation may take, and a call makes many files.
+    /// What a new file of the directory shall say of its copies. A failure is remembered for the
+    /// rest of the call: each takes as long as an operation may take, and a call makes many files.
     fn wanted_once(&self, directory: InodeId, failed: &mut HashMap<InodeId, Errno>) -> Result<u8, Errno> {
         if let Some(errno) = failed.get(&directory) {
             return Err(*errno);
@@ -569,7 +569,7 @@ impl NamespaceNode {
             if !mode.truncate {
                 self.check_open(name, &object, mode.write)?;
             }
-            let turn = self.turn(name.id);
+            let telling = self.telling(name.id);
             let stat = objects::stat(&object)?;
             if stat.bytes < attributes.bytes && !place.writing {
                 tracing::error!(
@@ -580,15 +580,15 @@ impl NamespaceNode {
                 );
                 return Err(Errno::EIO);
             }
-            // What was written before a crash was perhaps never told. Times that were set later than
-            // the last write stay.
+            // What was written before a crash was perhaps never told. Times that were set later
+            // than the last write stay.
             let times = stat.modified_ns == attributes.modified_ns
                 || stat.modified_ns <= attributes.changed_ns.saturating_add(SKEW_NS);
             let told = stat.bytes == attributes.bytes && times;
             if told {
                 self.note_committed(name, (stat.bytes, stat.blocks, stat.modified_ns), false);
             }
-            drop(turn);
+            drop(telling);
             if !told && !place.writing && !mode.truncate {
                 lock(&self.committed).remove(&name);
                 self.commit_object(name, false)?;
@@ -637,7 +637,8 @@ impl NamespaceNode {
         let Some(life) = lock(&handle.life).take() else { return };
         let (writers, readers) = (u32::from(handle.write), u32::from(!handle.write));
         let release = Release { id: handle.id, writers, readers, commit: None };
-        // What was open in an earlier life ended with it. It must not end an open file of this life.
+        // What was open in an earlier life ended with it. It must not end an open file of this
+        // life.
         match self.route_of_life(life, Operation::Release(release)) {
             Answer::Done => {}
             answer => tracing::debug!("namespace: release of inode {}: {answer:?}", handle.id),

@@ -131,8 +131,8 @@ impl Repairs {
         self.pass.as_ref().map(|pass| pass.folder)
     }
 
-    /// A folder was looked at, and so many of its objects are left. At the end of a pass: its nodes,
-    /// and how many objects are left in all.
+    /// A folder was looked at, and so many of its objects are left. At the end of a pass: its
+    /// nodes, and how many objects are left in all.
     pub(crate) fn looked(&mut self, now: Instant, left: usize, is_last: bool) -> Option<(Vec<u32>, usize)> {
         let mut pass = self.pass.take()?;
         pass.left += left;

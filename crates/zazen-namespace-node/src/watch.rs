@@ -81,8 +81,8 @@ impl NamespaceNode {
         }
     }
 
-    /// Keeps what callers of this node are told. They know no buckets of split directories. A bucket
-    /// of which this node does not know the directory was not looked at from here.
+    /// Keeps what callers of this node are told. They know no buckets of split directories. A
+    /// bucket of which this node does not know the directory was not looked at from here.
     fn keep_told(&self, touched: Touched) {
         let touched = {
             let layouts = lock(&self.layouts);
@@ -171,7 +171,8 @@ impl NamespaceNode {
             });
             let is_late = Instant::now() >= until || self.stopping.load(Ordering::Relaxed);
             if changes.all || !changes.inodes.is_empty() || is_late || call.line.is_cut() {
-                // The first call learns where it begins, and that there may have been changes before.
+                // The first call learns where it begins, and that there may have been changes
+                // before.
                 return changes;
             }
             after = ring.end();

@@ -22,7 +22,7 @@ use crate::{Incarnation, NodeNo};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The term and the number of a value.
-type Place = (u64, u64);
+type LogPosition = (u64, u64);
 
 /// What a steward wants done. Lives for a moment.
 #[allow(clippy::large_enum_variant)]
@@ -42,12 +42,12 @@ pub(crate) struct Steward {
     planted: Option<Planted>,
     ballot: Ballot,
     /// The newest value that holds, as far as is known here.
-    committed: Place,
+    committed: LogPosition,
     /// Numbers writes of the ballot.
     saves: u64,
     saved: u64,
     /// The value that is on disk.
-    stored: Place,
+    stored: LogPosition,
     /// What must not be said before a write is done.
     gated: VecDeque<(u64, NodeNo, Message)>,
     role: Role,
@@ -83,7 +83,7 @@ struct Leader {
 #[derive(Clone, Copy, Default)]
 struct Heard {
     round: u64,
-    stored: Place,
+    stored: LogPosition,
 }
 
 struct Ask {
@@ -145,7 +145,7 @@ impl Steward {
         self.stewards().iter().copied().filter(|node| *node != self.me).collect()
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> LogPosition {
         (self.ballot.value.term, self.ballot.value.index)
     }
 

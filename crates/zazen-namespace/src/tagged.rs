@@ -20,14 +20,18 @@ macro_rules! tagged {
                 match value {
                     $($crate::tagged::tagged!(@pattern $name $variant message $($message)?) => {
                         writer.u8($tag);
-                        $(<zazen_wire::field::Nested<$message> as zazen_wire::field::Field>::write(message, writer);)?
+                        $(<zazen_wire::field::Nested<$message> as zazen_wire::field::Field>::write(
+                            message, writer,
+                        );)?
                     })+
                 }
             }
             fn read(reader: &mut zazen_wire::codec::Reader<'_>) -> zazen_core::Result<$name> {
                 let tag = reader.u8()?;
                 Ok(match tag {
-                    $($tag => $name::$variant $((<zazen_wire::field::Nested<$message> as zazen_wire::field::Field>::read(reader)?))?,)+
+                    $($tag => $name::$variant $((
+                        <zazen_wire::field::Nested<$message> as zazen_wire::field::Field>::read(reader)?
+                    ))?,)+
                     _ => return Err(reader.malformed(format_args!(
                         concat!(stringify!($name), " has no number {}"), tag
                     ))),

@@ -99,30 +99,30 @@ pub struct CallOps {
     /// 0.
     pub reserved: u32,
     /// Zeroed memory that the host frees after the call; NULL if there is none.
-    pub allocate: unsafe extern "C" fn(*mut Call, u64) -> *mut c_void,
+    pub allocate: unsafe extern "C" fn(*mut PluginCall, u64) -> *mut c_void,
     /// Makes an input segment be here.
-    pub receive: unsafe extern "C" fn(*mut Call, u32, *mut *mut c_void) -> i32,
+    pub receive: unsafe extern "C" fn(*mut PluginCall, u32, *mut *mut c_void) -> i32,
     /// Memory for an output segment.
-    pub prepare: unsafe extern "C" fn(*mut Call, u32, *mut *mut c_void) -> i32,
+    pub prepare: unsafe extern "C" fn(*mut PluginCall, u32, *mut *mut c_void) -> i32,
     /// Says which bytes an output segment is.
-    pub send: unsafe extern "C" fn(*mut Call, u32, *const c_void, u64) -> i32,
+    pub send: unsafe extern "C" fn(*mut PluginCall, u32, *const c_void, u64) -> i32,
     /// Memory for the reply's message.
-    pub reply: unsafe extern "C" fn(*mut Call, u64, *mut *mut c_void) -> i32,
+    pub reply: unsafe extern "C" fn(*mut PluginCall, u64, *mut *mut c_void) -> i32,
     /// Passes a descriptor, which becomes the host's.
-    pub send_fd: unsafe extern "C" fn(*mut Call, c_int, *mut i64) -> i32,
+    pub send_fd: unsafe extern "C" fn(*mut PluginCall, c_int, *mut i64) -> i32,
     /// Enters a value into the caller's table of handles of one kind.
-    pub handle_enter: unsafe extern "C" fn(*mut Call, *const c_char, i64, *mut i64) -> i32,
+    pub handle_enter: unsafe extern "C" fn(*mut PluginCall, *const c_char, i64, *mut i64) -> i32,
     /// The value of a handle.
-    pub handle_get: unsafe extern "C" fn(*mut Call, *const c_char, i64, *mut i64) -> i32,
+    pub handle_get: unsafe extern "C" fn(*mut PluginCall, *const c_char, i64, *mut i64) -> i32,
     /// The value of a handle, which is then removed.
-    pub handle_remove: unsafe extern "C" fn(*mut Call, *const c_char, i64, *mut i64) -> i32,
+    pub handle_remove: unsafe extern "C" fn(*mut PluginCall, *const c_char, i64, *mut i64) -> i32,
 }
 
 /// `struct zazen_call`: one call in progress. The host makes it; it is the dispatcher's until that
 /// returns.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Call {
+pub struct PluginCall {
     /// Bytes of this structure that the host knows.
     pub struct_size: u32,
     /// `ZAZEN_CALL_SHARED`, or 0.
@@ -162,7 +162,7 @@ pub struct Function {
     /// Its name in C.
     pub name: *const c_char,
     /// Its dispatcher.
-    pub dispatch: Option<unsafe extern "C" fn(*mut Call) -> i32>,
+    pub dispatch: Option<unsafe extern "C" fn(*mut PluginCall) -> i32>,
     /// `FUNCTION_` constants of [`crate::segment`].
     pub flags: u32,
     /// 0.

@@ -85,7 +85,7 @@ fn structures_and_constants_are_those_of_the_headers() {
     );
     layout!(
         facts,
-        Call = "zazen_call",
+        PluginCall = "zazen_call",
         struct_size,
         flags,
         message,

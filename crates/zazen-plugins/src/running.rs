@@ -44,7 +44,7 @@ struct Output<'a> {
 
 /// A call in progress. Made once, then only reached through the pointer that C has.
 pub(crate) struct Running<'a> {
-    call: abi::Call,
+    call: abi::PluginCall,
     outer: *mut Running<'static>,
     pub(crate) plugin: &'a str,
     pub(crate) client: &'a Client,
@@ -115,13 +115,16 @@ static OPS: CallOps = CallOps {
 };
 
 /// Runs `dispatch` on the request.
-pub(crate) fn run(dispatch: unsafe extern "C" fn(*mut abi::Call) -> i32, request: Request<'_>) -> Answer {
+pub(crate) fn run(
+    dispatch: unsafe extern "C" fn(*mut abi::PluginCall) -> i32,
+    request: Request<'_>,
+) -> Answer {
     let out_count = request.sizes.len() - request.in_count;
     let head_bytes = ANSWER_HEAD_BYTES + 8 * out_count;
     let message = &request.carried.payload[request.message_at..];
     let mut running = Running {
-        call: abi::Call {
-            struct_size: size_of::<abi::Call>() as u32,
+        call: abi::PluginCall {
+            struct_size: size_of::<abi::PluginCall>() as u32,
             flags: 0,
             // Not written by the host, and the dispatcher owns it during the call.
             message: message.as_ptr().cast_mut().cast(),
@@ -371,7 +374,7 @@ impl Drop for Running<'_> {
 ///
 /// # Safety
 /// `call` must be what the host gave the dispatcher that is running on this thread.
-unsafe fn running<'a>(call: *mut abi::Call) -> &'a mut Running<'a> {
+unsafe fn running<'a>(call: *mut abi::PluginCall) -> &'a mut Running<'a> {
     // SAFETY: `host_data` was set by `run` to the whole that `call` is a part of; see there.
     unsafe { &mut *(*call).host_data.cast() }
 }
@@ -380,14 +383,14 @@ fn code(outcome: Result<(), i32>) -> i32 {
     outcome.err().unwrap_or(status::OK)
 }
 
-unsafe extern "C" fn op_allocate(call: *mut abi::Call, bytes: u64) -> *mut c_void {
+unsafe extern "C" fn op_allocate(call: *mut abi::PluginCall, bytes: u64) -> *mut c_void {
     // SAFETY: the dispatcher passes its own call.
     let running = unsafe { running(call) };
     let memory = usize::try_from(bytes).ok().and_then(|bytes| running.arena.allocate(bytes));
     memory.map_or(null_mut(), |memory| memory.as_ptr().cast())
 }
 
-unsafe extern "C" fn op_receive(call: *mut abi::Call, index: u32, pointer: *mut *mut c_void) -> i32 {
+unsafe extern "C" fn op_receive(call: *mut abi::PluginCall, index: u32, pointer: *mut *mut c_void) -> i32 {
     // SAFETY: the dispatcher passes its own call and a pointer variable of its own.
     let (running, wanted) = unsafe { (running(call), *pointer) };
     code(running.receive(index as usize, wanted.cast()).map(|at| {
@@ -396,7 +399,7 @@ unsafe extern "C" fn op_receive(call: *mut abi::Call, index: u32, pointer: *mut 
     }))
 }
 
-unsafe extern "C" fn op_prepare(call: *mut abi::Call, index: u32, pointer: *mut *mut c_void) -> i32 {
+unsafe extern "C" fn op_prepare(call: *mut abi::PluginCall, index: u32, pointer: *mut *mut c_void) -> i32 {
     // SAFETY: the dispatcher passes its own call.
     let running = unsafe { running(call) };
     code(running.prepare(index as usize).map(|at| {
@@ -405,7 +408,7 @@ unsafe extern "C" fn op_prepare(call: *mut abi::Call, index: u32, pointer: *mut 
     }))
 }
 
-unsafe extern "C" fn op_send(call: *mut abi::Call, index: u32, from: *const c_void, bytes: u64) -> i32 {
+unsafe extern "C" fn op_send(call: *mut abi::PluginCall, index: u32, from: *const c_void, bytes: u64) -> i32 {
     // SAFETY: the dispatcher passes its own call.
     let running = unsafe { running(call) };
     let index = index as usize;
@@ -416,7 +419,7 @@ unsafe extern "C" fn op_send(call: *mut abi::Call, index: u32, from: *const c_vo
     status::OK
 }
 
-unsafe extern "C" fn op_reply(call: *mut abi::Call, bytes: u64, message: *mut *mut c_void) -> i32 {
+unsafe extern "C" fn op_reply(call: *mut abi::PluginCall, bytes: u64, message: *mut *mut c_void) -> i32 {
     // SAFETY: the dispatcher passes its own call.
     let running = unsafe { running(call) };
     if bytes > running.call.reply_bytes_max || std::mem::replace(&mut running.replied, true) {
@@ -434,7 +437,7 @@ unsafe extern "C" fn op_reply(call: *mut abi::Call, bytes: u64, message: *mut *m
     status::OK
 }
 
-unsafe extern "C" fn op_send_fd(call: *mut abi::Call, fd: c_int, index: *mut i64) -> i32 {
+unsafe extern "C" fn op_send_fd(call: *mut abi::PluginCall, fd: c_int, index: *mut i64) -> i32 {
     // SAFETY: the dispatcher passes its own call.
     let running = unsafe { running(call) };
     if fd < 0 {
@@ -464,7 +467,7 @@ unsafe fn kind_of<'a>(kind: *const c_char) -> &'a CStr {
 }
 
 unsafe extern "C" fn op_handle_enter(
-    call: *mut abi::Call,
+    call: *mut abi::PluginCall,
     kind: *const c_char,
     value: i64,
     handle: *mut i64,
@@ -478,7 +481,7 @@ unsafe extern "C" fn op_handle_enter(
 }
 
 unsafe extern "C" fn op_handle_get(
-    call: *mut abi::Call,
+    call: *mut abi::PluginCall,
     kind: *const c_char,
     handle: i64,
     value: *mut i64,
@@ -492,7 +495,7 @@ unsafe extern "C" fn op_handle_get(
 }
 
 unsafe extern "C" fn op_handle_remove(
-    call: *mut abi::Call,
+    call: *mut abi::PluginCall,
     kind: *const c_char,
     handle: i64,
     value: *mut i64,

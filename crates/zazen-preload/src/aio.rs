@@ -6,7 +6,7 @@
 
 use crate::far::{OFFSET, far};
 use crate::real::{aliases, give, hooks, system_call};
-use crate::table::{self, Entry};
+use crate::table::{self, FarFile};
 use crate::{data, state};
 use std::ffi::{c_int, c_void};
 
@@ -92,7 +92,7 @@ fn notify(event: &Event) {
 }
 
 /// Performs a request and stores its result in it.
-fn perform(request: &mut Request, entry: Entry) {
+fn perform(request: &mut Request, entry: FarFile) {
     let offset = if entry.is_prompt() { request.offset } else { OFFSET };
     let outcome = match request.operation {
         libc::LIO_READ => data::read_far(entry, request.data, request.bytes, offset, 0),
@@ -105,7 +105,7 @@ fn perform(request: &mut Request, entry: Entry) {
     };
 }
 
-fn begin(request: &mut Request, entry: Entry, operation: c_int) -> c_int {
+fn begin(request: &mut Request, entry: FarFile, operation: c_int) -> c_int {
     if operation != libc::LIO_NOP && entry.is_prompt() && request.offset < 0 {
         return give(Err(libc::EINVAL));
     }
@@ -178,5 +178,6 @@ aliases! {
     aio_read64 = aio_read, (request: *mut Request) -> c_int;
     aio_write64 = aio_write, (request: *mut Request) -> c_int;
     aio_fsync64 = aio_fsync, (operation: c_int, request: *mut Request) -> c_int;
-    lio_listio64 = lio_listio, (mode: c_int, list: *const *mut Request, count: c_int, event: *mut Event) -> c_int;
+    lio_listio64 = lio_listio,
+        (mode: c_int, list: *const *mut Request, count: c_int, event: *mut Event) -> c_int;
 }

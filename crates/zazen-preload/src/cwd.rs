@@ -3,7 +3,7 @@
 //! Invariant: the session holds the description of the far working directory.
 
 use crate::real::system_call;
-use crate::table::{self, Entry};
+use crate::table::{self, FarFile};
 use crate::{near, state};
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int};
@@ -45,14 +45,14 @@ fn with_cwd<T>(body: impl FnOnce(&mut Cwd) -> T) -> T {
 }
 
 /// The far working directory.
-pub(crate) fn far() -> Option<Entry> {
+pub(crate) fn far() -> Option<FarFile> {
     let id = FAR_CWD.load(Ordering::Acquire);
-    (id != 0).then(|| Entry::new(id as u32, libc::S_IFDIR))
+    (id != 0).then(|| FarFile::new(id as u32, libc::S_IFDIR))
 }
 
 /// Moves to a far directory, whose name here is `name`, or back to the kernel's own working
 /// directory. Returns the description that was held before, if nothing else holds it.
-pub(crate) fn set_far(to: Option<(Entry, &[u8])>) -> Option<Entry> {
+pub(crate) fn set_far(to: Option<(FarFile, &[u8])>) -> Option<FarFile> {
     let id = to.map_or(0, |(entry, _)| u64::from(entry.id()));
     let before = with_cwd(|cwd| {
         if let Some((entry, name)) = to {
@@ -61,7 +61,7 @@ pub(crate) fn set_far(to: Option<(Entry, &[u8])>) -> Option<Entry> {
         }
         FAR_CWD.swap(id, Ordering::AcqRel)
     });
-    let before = (before != 0).then(|| Entry::new(before as u32, libc::S_IFDIR))?;
+    let before = (before != 0).then(|| FarFile::new(before as u32, libc::S_IFDIR))?;
     table::release(before).then_some(before)
 }
 

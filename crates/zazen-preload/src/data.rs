@@ -4,9 +4,9 @@
 //! Invariant: a regular file is read and written in full, as the kernel does, though one call
 //! carries at most `BYTES_MAX`. After an error, the result is what was moved before it.
 
-use crate::far::{BYTES_MAX, OFFSET, Place, far, place};
+use crate::far::{BYTES_MAX, Destination, OFFSET, far, place};
 use crate::real::{aliases, give, hooks};
-use crate::table::{self, Entry};
+use crate::table::{self, FarFile};
 use crate::{descriptors, fault, transport};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,7 +50,7 @@ fn by_pieces(
 }
 
 pub(crate) fn read_far(
-    entry: Entry,
+    entry: FarFile,
     data: *mut c_void,
     count: usize,
     offset: i64,
@@ -70,7 +70,7 @@ pub(crate) fn read_far(
 }
 
 pub(crate) fn write_far(
-    entry: Entry,
+    entry: FarFile,
     data: *const c_void,
     count: usize,
     offset: i64,
@@ -120,7 +120,7 @@ pub(crate) fn raise(signal: c_int) {
 }
 
 /// How much of a write RLIMIT_FSIZE allows; SIGXFSZ and EFBIG if nothing.
-fn within_limit(entry: Entry, count: usize, offset: i64) -> Result<usize, c_int> {
+fn within_limit(entry: FarFile, count: usize, offset: i64) -> Result<usize, c_int> {
     let limit = FILE_BYTES_MAX.load(Ordering::Relaxed);
     if limit == u64::MAX || entry.kind() != libc::S_IFREG || count == 0 {
         return Ok(count);
@@ -128,7 +128,7 @@ fn within_limit(entry: Entry, count: usize, offset: i64) -> Result<usize, c_int>
     let id = entry.id();
     let appends = far!(px_fcntl(id, libc::F_GETFL, 0))? & i64::from(libc::O_APPEND) != 0;
     let at = if appends {
-        let mut stat = crate::far::Stat::default();
+        let mut stat = crate::far::PxStat::default();
         let flags = libc::AT_EMPTY_PATH;
         far!(px_stat(entry.dir(), crate::far::EMPTY, flags, libc::STATX_SIZE, (&raw mut stat).cast()))?;
         stat.size
@@ -224,7 +224,7 @@ impl Drop for Gathered {
 }
 
 pub(crate) unsafe fn read_parts(
-    entry: Entry,
+    entry: FarFile,
     parts: *const libc::iovec,
     count: c_int,
     offset: i64,
@@ -246,7 +246,7 @@ pub(crate) unsafe fn read_parts(
 }
 
 pub(crate) unsafe fn write_parts(
-    entry: Entry,
+    entry: FarFile,
     parts: *const libc::iovec,
     count: c_int,
     offset: i64,
@@ -268,7 +268,7 @@ pub(crate) unsafe fn write_parts(
 }
 
 /// pread and pwrite take no negative offsets, and no FIFOs or sockets.
-fn positioned(entry: Entry, offset: i64) -> Result<(), c_int> {
+fn positioned(entry: FarFile, offset: i64) -> Result<(), c_int> {
     if offset < 0 {
         return Err(libc::EINVAL);
     }
@@ -395,9 +395,9 @@ hooks! {
 
     fn truncate(path: *const c_char, size: i64) -> c_int {
         match place(libc::AT_FDCWD, path, &mut Text::new()) {
-            Ok(Place::Local(path) | Place::Near(path)) => next(path, size),
-            Ok(Place::Far(_, _)) if over_limit(size) => give(Err(libc::EFBIG)),
-            Ok(Place::Far(dir, path)) => give(far!(px_truncate(dir, path, size))),
+            Ok(Destination::Local(path) | Destination::Near(path)) => next(path, size),
+            Ok(Destination::Far(_, _)) if over_limit(size) => give(Err(libc::EFBIG)),
+            Ok(Destination::Far(dir, path)) => give(far!(px_truncate(dir, path, size))),
             Err(error) => give(Err(error)),
         }
     }
@@ -532,9 +532,9 @@ fn over_limit(size: i64) -> bool {
 }
 
 unsafe fn copy_far(
-    from: Entry,
+    from: FarFile,
     from_offset: *mut i64,
-    to: Entry,
+    to: FarFile,
     to_offset: *mut i64,
     count: usize,
 ) -> Result<isize, c_int> {
@@ -653,8 +653,10 @@ aliases! {
     __pwrite64 = pwrite, (fd: c_int, data: *const c_void, count: usize, offset: i64) -> isize;
     preadv64 = preadv, (fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize;
     pwritev64 = pwritev, (fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize;
-    preadv64v2 = preadv2, (fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize;
-    pwritev64v2 = pwritev2, (fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize;
+    preadv64v2 = preadv2,
+        (fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize;
+    pwritev64v2 = pwritev2,
+        (fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize;
     lseek64 = lseek, (fd: c_int, offset: i64, whence: c_int) -> i64;
     llseek = lseek, (fd: c_int, offset: i64, whence: c_int) -> i64;
     __lseek = lseek, (fd: c_int, offset: i64, whence: c_int) -> i64;
@@ -665,7 +667,8 @@ aliases! {
     posix_fadvise64 = posix_fadvise, (fd: c_int, offset: i64, size: i64, advice: c_int) -> c_int;
     sendfile64 = sendfile, (to: c_int, from: c_int, offset: *mut i64, count: usize) -> isize;
     setrlimit64 = setrlimit, (resource: c_int, limit: *const libc::rlimit) -> c_int;
-    prlimit64 = prlimit, (pid: libc::pid_t, resource: c_int, new: *const libc::rlimit, old: *mut libc::rlimit) -> c_int;
+    prlimit64 = prlimit,
+        (pid: libc::pid_t, resource: c_int, new: *const libc::rlimit, old: *mut libc::rlimit) -> c_int;
 }
 
 #[unsafe(no_mangle)]

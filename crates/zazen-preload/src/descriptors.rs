@@ -2,7 +2,7 @@
 
 use crate::far::{Lock, far};
 use crate::real::{aliases, give, hooks};
-use crate::table::{self, Entry};
+use crate::table::{self, FarFile};
 use crate::{fault, state, transport};
 use std::ffi::{c_int, c_uint};
 
@@ -15,7 +15,7 @@ pub(crate) fn drop_entry(fd: c_int) -> Result<(), c_int> {
 }
 
 /// Another number for a forwarded descriptor, made by the kernel's own dup of the placeholder.
-pub(crate) fn enter_dup(result: Result<c_int, c_int>, entry: Entry) -> Result<c_int, c_int> {
+pub(crate) fn enter_dup(result: Result<c_int, c_int>, entry: FarFile) -> Result<c_int, c_int> {
     let fd = result?;
     if !table::set(fd, entry) {
         table::close_kernel(fd);
@@ -156,7 +156,7 @@ fn close_many(first: c_uint, last: c_uint, flags: c_int) -> Result<c_int, c_int>
     close(from, last)
 }
 
-fn control(fd: c_int, entry: Entry, command: c_int, argument: usize) -> Result<c_int, c_int> {
+fn control(fd: c_int, entry: FarFile, command: c_int, argument: usize) -> Result<c_int, c_int> {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => enter_dup(table::fcntl_kernel(fd, command, argument), entry),
         libc::F_GETFD | libc::F_SETFD => table::fcntl_kernel(fd, command, argument),
@@ -172,7 +172,7 @@ fn control(fd: c_int, entry: Entry, command: c_int, argument: usize) -> Result<c
     }
 }
 
-unsafe fn lock(entry: Entry, command: c_int, asked: *mut libc::flock64) -> Result<c_int, c_int> {
+unsafe fn lock(entry: FarFile, command: c_int, asked: *mut libc::flock64) -> Result<c_int, c_int> {
     if !fault::writable(asked, size_of::<libc::flock64>()) {
         return Err(libc::EFAULT);
     }
@@ -203,7 +203,7 @@ fn to_far(lock: &libc::flock64) -> Lock {
     }
 }
 
-unsafe fn lock_wait(entry: Entry, command: c_int, asked: *mut libc::flock64) -> Result<c_int, c_int> {
+unsafe fn lock_wait(entry: FarFile, command: c_int, asked: *mut libc::flock64) -> Result<c_int, c_int> {
     if !fault::writable(asked, size_of::<libc::flock64>()) {
         return Err(libc::EFAULT);
     }
@@ -220,7 +220,7 @@ unsafe fn lock_wait(entry: Entry, command: c_int, asked: *mut libc::flock64) -> 
     }
 }
 
-fn device_control(fd: c_int, entry: Entry, request: u64, argument: usize) -> Result<c_int, c_int> {
+fn device_control(fd: c_int, entry: FarFile, request: u64, argument: usize) -> Result<c_int, c_int> {
     match request {
         libc::FIOCLEX => table::fcntl_kernel(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize),
         libc::FIONCLEX => table::fcntl_kernel(fd, libc::F_SETFD, 0),

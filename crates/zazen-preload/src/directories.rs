@@ -8,7 +8,7 @@ use crate::far::far;
 use crate::open::open_far;
 use crate::real::{aliases, errno, give, hooks, set_errno};
 use crate::state;
-use crate::table::{self, Entry};
+use crate::table::{self, FarFile};
 use std::ffi::{c_char, c_int, c_void};
 
 /// Where libc has the size of its buffer.
@@ -20,7 +20,7 @@ struct Stream {
     fd: c_int,
     unused: c_int,
     magic: u64,
-    entry: Entry,
+    entry: FarFile,
     at: usize,
     end: usize,
     /// Where the next entry is, for telldir.
@@ -36,7 +36,7 @@ unsafe fn ours<'a>(stream: *mut libc::DIR) -> Option<&'a mut Stream> {
     }
 }
 
-fn new_stream(fd: c_int, entry: Entry) -> *mut libc::DIR {
+fn new_stream(fd: c_int, entry: FarFile) -> *mut libc::DIR {
     // SAFETY: a size; fields are filled before anybody looks.
     unsafe {
         let stream = libc::malloc(size_of::<Stream>()).cast::<Stream>();
@@ -86,8 +86,8 @@ hooks! {
     fn opendir(path: *const c_char) -> *mut libc::DIR {
         let mut text = zazen_forward_api::paths::Text::new();
         match crate::far::place(libc::AT_FDCWD, path, &mut text) {
-            Ok(crate::far::Place::Local(path) | crate::far::Place::Near(path)) => next(path),
-            Ok(crate::far::Place::Far(dir, path)) => {
+            Ok(crate::far::Destination::Local(path) | crate::far::Destination::Near(path)) => next(path),
+            Ok(crate::far::Destination::Far(dir, path)) => {
                 let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC | libc::O_NONBLOCK;
                 match open_far(dir, path, flags, 0) {
                     Ok(fd) => fdopendir(fd),
@@ -183,7 +183,10 @@ hooks! {
         give(far!(px_entries(entry.id(), data, &raw mut room)).map(|got| got as isize))
     }
 
-    fn scandir(path: *const c_char, list: *mut *mut *mut libc::dirent64, filter: Filter, order: Order) -> c_int {
+    fn scandir(
+        path: *const c_char, list: *mut *mut *mut libc::dirent64,
+        filter: Filter, order: Order
+    ) -> c_int {
         if !state::is_active() {
             return next(path, list, filter, order);
         }
@@ -205,7 +208,8 @@ hooks! {
     }
 
     fn glob(
-        pattern: *const c_char, flags: c_int, report: Option<unsafe extern "C" fn(*const c_char, c_int) -> c_int>,
+        pattern: *const c_char, flags: c_int,
+        report: Option<unsafe extern "C" fn(*const c_char, c_int) -> c_int>,
         result: *mut libc::glob64_t,
     ) -> c_int {
         if !state::is_active() || flags & libc::GLOB_ALTDIRFUNC != 0 {
@@ -297,8 +301,15 @@ unsafe fn scan(
 
 aliases! {
     readdir64 = readdir, (stream: *mut libc::DIR) -> *mut libc::dirent64;
-    readdir64_r = readdir_r, (stream: *mut libc::DIR, entry: *mut libc::dirent64, result: *mut *mut libc::dirent64) -> c_int;
-    scandir64 = scandir, (path: *const c_char, list: *mut *mut *mut libc::dirent64, filter: Filter, order: Order) -> c_int;
-    scandirat64 = scandirat, (dir: c_int, path: *const c_char, list: *mut *mut *mut libc::dirent64, filter: Filter, order: Order) -> c_int;
-    glob64 = glob, (pattern: *const c_char, flags: c_int, report: Option<unsafe extern "C" fn(*const c_char, c_int) -> c_int>, result: *mut libc::glob64_t) -> c_int;
+    readdir64_r = readdir_r,
+        (stream: *mut libc::DIR, entry: *mut libc::dirent64, result: *mut *mut libc::dirent64) -> c_int;
+    scandir64 = scandir,
+        (path: *const c_char, list: *mut *mut *mut libc::dirent64, filter: Filter, order: Order) -> c_int;
+    scandirat64 = scandirat,
+        (dir: c_int, path: *const c_char, list: *mut *mut *mut libc::dirent64,
+         filter: Filter, order: Order) -> c_int;
+    glob64 = glob,
+        (pattern: *const c_char, flags: c_int,
+         report: Option<unsafe extern "C" fn(*const c_char, c_int) -> c_int>,
+         result: *mut libc::glob64_t) -> c_int;
 }

@@ -1,7 +1,7 @@
 //! The calls of posix.h, with results instead of errno, and where a path leads.
 
 use crate::real::{errno, set_errno};
-use crate::table::{self, Entry};
+use crate::table::{self, FarFile};
 use crate::{cwd, fault, near, state};
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
@@ -15,8 +15,8 @@ mod stubs {
 pub(crate) use stubs::raw;
 
 pub(crate) use zazen_forward_api::structures::{
-    Address, BYTES_MAX, HELLO_EXEC, HELLO_FORK, HELLO_JOIN, HELLO_NEW, Hello, Lock, OFFSET, Opened, PollFd,
-    ROOT, Stat, StatFs, Times,
+    Address, BYTES_MAX, HELLO_EXEC, HELLO_FORK, HELLO_JOIN, HELLO_NEW, Hello, Lock, OFFSET, PollFd, PxOpened,
+    PxStat, ROOT, StatFs, Times,
 };
 
 /// A hello of this process.
@@ -66,12 +66,12 @@ pub(crate) fn begin_again() {
     if !cwd::name(&mut name) {
         return;
     }
-    let (mut there, mut opened) = (Text::new(), Opened::default());
+    let (mut there, mut opened) = (Text::new(), PxOpened::default());
     let flags = libc::O_PATH | libc::O_DIRECTORY;
     if paths::route(name.as_bytes(), state::all_prefixes(), &mut there) == Route::Far
         && far!(px_open(ROOT, there.as_ptr(), flags, 0, 0, (&raw mut opened).cast())).is_ok()
     {
-        cwd::set_far(Some((Entry::new(opened.id, opened.mode), name.as_bytes())));
+        cwd::set_far(Some((FarFile::new(opened.id, opened.mode), name.as_bytes())));
     }
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn service() -> &'static StubService {
 }
 
 /// Where a path of a hook leads.
-pub(crate) enum Place {
+pub(crate) enum Destination {
     /// To this machine's kernel, by this path.
     Local(*const c_char),
     /// Below a prefix, in a folder that this machine's kernel has itself: to it, by this path.
@@ -117,12 +117,12 @@ pub(crate) enum Place {
 /// # Safety
 ///
 /// `path` is NULL or a string.
-pub(crate) unsafe fn place(dir: c_int, path: *const c_char, text: &mut Text) -> Result<Place, c_int> {
+pub(crate) unsafe fn place(dir: c_int, path: *const c_char, text: &mut Text) -> Result<Destination, c_int> {
     if !state::is_active() {
-        return Ok(Place::Local(path));
+        return Ok(Destination::Local(path));
     }
     // Where there is no string, the kernel says what that is (EFAULT).
-    let Some(bytes) = fault::string(path) else { return Ok(Place::Local(path)) };
+    let Some(bytes) = fault::string(path) else { return Ok(Destination::Local(path)) };
     let bytes = bytes.to_bytes();
     if bytes.first() == Some(&b'/') {
         if table::any()
@@ -130,7 +130,7 @@ pub(crate) unsafe fn place(dir: c_int, path: *const c_char, text: &mut Text) -> 
         {
             let from = path.wrapping_add(bytes.len() - rest.len());
             return if rest.is_empty() {
-                Ok(Place::Far(entry.dir(), EMPTY))
+                Ok(Destination::Far(entry.dir(), EMPTY))
             } else {
                 relative_to_far(entry, fd, rest, from, text)
             };
@@ -140,7 +140,7 @@ pub(crate) unsafe fn place(dir: c_int, path: *const c_char, text: &mut Text) -> 
     let base = if dir == libc::AT_FDCWD { far_cwd() } else { table::entry(dir) };
     match base {
         Some(base) => relative_to_far(base, dir, bytes, path, text),
-        None if bytes.is_empty() => Ok(Place::Local(path)),
+        None if bytes.is_empty() => Ok(Destination::Local(path)),
         None => relative_to_local(dir, bytes, path, text),
     }
 }
@@ -155,7 +155,7 @@ pub(crate) fn look_alive_by(look: fn()) {
 }
 
 /// The far working directory, by a number that the far side knows.
-fn far_cwd() -> Option<Entry> {
+fn far_cwd() -> Option<FarFile> {
     cwd::far()?;
     // SAFETY: a function of `look_alive_by`, or none.
     let look: Option<fn()> = unsafe { std::mem::transmute(LOOK.load(Ordering::Acquire)) };
@@ -168,7 +168,7 @@ fn far_cwd() -> Option<Entry> {
 /// What a name that the kernel has for a descriptor or the working directory of this process stands
 /// for, if it is a far one: its description, what it was named by (AT_FDCWD for the working
 /// directory), and the rest of the path.
-fn named(bytes: &[u8]) -> Option<(Entry, c_int, &[u8])> {
+fn named(bytes: &[u8]) -> Option<(FarFile, c_int, &[u8])> {
     let rest_of = |rest: &'static [u8]| bytes.strip_prefix(rest);
     let by_number = |rest: &'_ [u8]| {
         let end = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
@@ -219,7 +219,7 @@ fn without_slashes(rest: &[u8]) -> &[u8] {
 /// # Safety
 ///
 /// `path` is NULL or a string.
-pub(crate) unsafe fn link_to_far(path: *const c_char) -> Option<Entry> {
+pub(crate) unsafe fn link_to_far(path: *const c_char) -> Option<FarFile> {
     if !table::any() {
         return None;
     }
@@ -227,12 +227,12 @@ pub(crate) unsafe fn link_to_far(path: *const c_char) -> Option<Entry> {
     named(bytes).filter(|(_, _, rest)| rest.is_empty() && !bytes.ends_with(b"/")).map(|(entry, ..)| entry)
 }
 
-fn routed(bytes: &[u8], path: *const c_char, text: &mut Text) -> Result<Place, c_int> {
+fn routed(bytes: &[u8], path: *const c_char, text: &mut Text) -> Result<Destination, c_int> {
     match paths::route(bytes, state::all_prefixes(), text) {
-        Route::Local => Ok(Place::Local(path)),
-        Route::LocalAs => Ok(Place::Local(text.as_ptr())),
-        Route::Far if near::all() => Ok(Place::Near(text.as_ptr())),
-        Route::Far => Ok(Place::Far(ROOT, text.as_ptr())),
+        Route::Local => Ok(Destination::Local(path)),
+        Route::LocalAs => Ok(Destination::Local(text.as_ptr())),
+        Route::Far if near::all() => Ok(Destination::Near(text.as_ptr())),
+        Route::Far => Ok(Destination::Far(ROOT, text.as_ptr())),
         Route::TooLong => from_prefix(bytes, path),
     }
 }
@@ -246,7 +246,7 @@ pub(crate) fn bases() -> impl Iterator<Item = u32> {
 }
 
 /// A path that is too long only as an absolute one of the far side: seen from its prefix's folder.
-fn from_prefix(bytes: &[u8], path: *const c_char) -> Result<Place, c_int> {
+fn from_prefix(bytes: &[u8], path: *const c_char) -> Result<Destination, c_int> {
     let found = {
         let prefixes = state::all_prefixes();
         let below = |prefix: &paths::Prefix<'_>| {
@@ -263,13 +263,13 @@ fn from_prefix(bytes: &[u8], path: *const c_char) -> Result<Place, c_int> {
     if base == 0 {
         let mut name = Text::new();
         name.set(folder);
-        let mut opened = Opened::default();
+        let mut opened = PxOpened::default();
         let flags = libc::O_PATH | libc::O_DIRECTORY;
         far!(px_open(ROOT, name.as_ptr(), flags, 0, 0, (&raw mut opened).cast()))?;
         base = match BASES[at].compare_exchange(0, opened.id, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
                 // Held for good: a child takes it over, a program that is started opens its own.
-                table::hold(Entry::new(opened.id, opened.mode));
+                table::hold(FarFile::new(opened.id, opened.mode));
                 opened.id
             }
             Err(other) => {
@@ -278,16 +278,16 @@ fn from_prefix(bytes: &[u8], path: *const c_char) -> Result<Place, c_int> {
             }
         };
     }
-    Ok(Place::Far(base as c_int, path.wrapping_add(bytes.len() - rest)))
+    Ok(Destination::Far(base as c_int, path.wrapping_add(bytes.len() - rest)))
 }
 
 fn relative_to_far(
-    base: Entry,
+    base: FarFile,
     dir: c_int,
     bytes: &[u8],
     path: *const c_char,
     text: &mut Text,
-) -> Result<Place, c_int> {
+) -> Result<Destination, c_int> {
     if bytes.len() >= paths::PATH_MAX {
         return Err(libc::ENAMETOOLONG);
     }
@@ -296,7 +296,7 @@ fn relative_to_far(
         return Err(libc::ENOENT);
     }
     if !paths::climbs(bytes) || base.kind() != libc::S_IFDIR {
-        return Ok(Place::Far(base.dir(), path));
+        return Ok(Destination::Far(base.dir(), path));
     }
     // Does it leave what is forwarded?
     let mut name = Text::new();
@@ -310,16 +310,25 @@ fn relative_to_far(
         return Err(libc::ENAMETOOLONG);
     }
     match paths::route(whole.as_bytes(), state::all_prefixes(), text) {
-        Route::Far => Ok(Place::Far(base.dir(), path)),
+        Route::Far => Ok(Destination::Far(base.dir(), path)),
         _ => {
             text.set(whole.as_bytes());
-            Ok(Place::Local(text.as_ptr()))
+            Ok(Destination::Local(text.as_ptr()))
         }
     }
 }
 
-fn relative_to_local(dir: c_int, bytes: &[u8], path: *const c_char, text: &mut Text) -> Result<Place, c_int> {
-    let here = if dir == libc::AT_FDCWD && cwd::is_near() { Place::Near(path) } else { Place::Local(path) };
+fn relative_to_local(
+    dir: c_int,
+    bytes: &[u8],
+    path: *const c_char,
+    text: &mut Text,
+) -> Result<Destination, c_int> {
+    let here = if dir == libc::AT_FDCWD && cwd::is_near() {
+        Destination::Near(path)
+    } else {
+        Destination::Local(path)
+    };
     if dir == libc::AT_FDCWD && !cwd::is_above_a_prefix() && !paths::climbs(bytes) {
         return Ok(here);
     }
@@ -348,13 +357,13 @@ fn relative_to_local(dir: c_int, bytes: &[u8], path: *const c_char, text: &mut T
         && state::all_prefixes().iter().any(|prefix| paths::below(name.as_bytes(), prefix.local).is_some());
     match paths::route(whole.as_bytes(), state::all_prefixes(), text) {
         // What links mean on the way is for the kernel to say.
-        Route::Far if begins_near => Ok(Place::Near(path)),
-        Route::Far if near::all() => Ok(Place::Near(text.as_ptr())),
-        Route::Far => Ok(Place::Far(ROOT, text.as_ptr())),
+        Route::Far if begins_near => Ok(Destination::Near(path)),
+        Route::Far if near::all() => Ok(Destination::Near(text.as_ptr())),
+        Route::Far => Ok(Destination::Far(ROOT, text.as_ptr())),
         // It leaves the near folder: the kernel knows another one above it.
         _ if begins_near => {
             text.set(whole.as_bytes());
-            Ok(Place::Local(text.as_ptr()))
+            Ok(Destination::Local(text.as_ptr()))
         }
         _ => Ok(here),
     }
@@ -365,7 +374,7 @@ fn relative_to_local(dir: c_int, bytes: &[u8], path: *const c_char, text: &mut T
 /// # Safety
 ///
 /// `path` is NULL or a string.
-pub(crate) unsafe fn by_number(dir: c_int, path: *const c_char, flags: c_int) -> Option<Entry> {
+pub(crate) unsafe fn by_number(dir: c_int, path: *const c_char, flags: c_int) -> Option<FarFile> {
     // SAFETY: the hook's caller's string.
     if flags & libc::AT_EMPTY_PATH == 0 || !fault::readable(path, 1) || unsafe { *path } != 0 {
         return None;
@@ -393,7 +402,7 @@ fn shown_name(fd: c_int, out: &mut Text) {
 }
 
 /// What a far description is called here.
-pub(crate) fn name_of(base: Entry, out: &mut Text) -> Result<(), c_int> {
+pub(crate) fn name_of(base: FarFile, out: &mut Text) -> Result<(), c_int> {
     far_name(base.dir(), c"".as_ptr(), out)
 }
 

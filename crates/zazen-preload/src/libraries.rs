@@ -4,9 +4,9 @@
 //! own path, so `$ORIGIN` and everything else that depends on the file's place works. From another
 //! node, a library is a copy in memory; the libraries that it needs must be on this machine.
 
-use crate::far::{Opened, Place, far, far_path, place};
+use crate::far::{Destination, PxOpened, far, far_path, place};
 use crate::real::{self, system_call};
-use crate::table::{self, Entry};
+use crate::table::{self, FarFile};
 use crate::{data, state};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::Mutex;
@@ -21,7 +21,7 @@ pub(crate) fn twin(dir: c_int, path: *const c_char) -> Option<CString> {
     state::variable(variables::RUN)?;
     let mut name = Text::new();
     far_path(dir, path, &mut name).ok()?;
-    let mut there = crate::far::Stat::default();
+    let mut there = crate::far::PxStat::default();
     let basic = libc::STATX_BASIC_STATS;
     far!(px_stat(dir, path, 0, basic, (&raw mut there).cast())).ok()?;
     // SAFETY: all zeros is a valid stat.
@@ -46,19 +46,19 @@ static COPIES: Mutex<Vec<Copy>> = Mutex::new(Vec::new());
 /// The name of a copy of a far file. The copy stays for good: the loader tells libraries apart by
 /// name.
 fn copy(dir: c_int, path: *const c_char) -> Result<CString, c_int> {
-    let mut opened = Opened::default();
+    let mut opened = PxOpened::default();
     far!(px_open(dir, path, libc::O_RDONLY, 0, 0, (&raw mut opened).cast()))?;
-    let entry = Entry::new(opened.id, opened.mode);
+    let entry = FarFile::new(opened.id, opened.mode);
     let outcome = copy_of(entry);
     let _ = far!(px_close(opened.id, 1));
     outcome
 }
 
-fn copy_of(entry: Entry) -> Result<CString, c_int> {
+fn copy_of(entry: FarFile) -> Result<CString, c_int> {
     if entry.kind() != libc::S_IFREG {
         return Err(libc::EACCES);
     }
-    let mut stat = crate::far::Stat::default();
+    let mut stat = crate::far::PxStat::default();
     let (empty, flags) = (crate::far::EMPTY, libc::AT_EMPTY_PATH);
     far!(px_stat(entry.dir(), empty, flags, libc::STATX_BASIC_STATS, (&raw mut stat).cast()))?;
     let device = libc::makedev(stat.devices[2], stat.devices[3]);
@@ -108,8 +108,8 @@ unsafe extern "C" fn for_loader(path: *const c_char) -> *const c_char {
         let mut text = Text::new();
         let before = real::errno();
         let found = match place(libc::AT_FDCWD, path, &mut text) {
-            Ok(Place::Near(there)) => Some(CStr::from_ptr(there).to_owned()),
-            Ok(Place::Far(dir, there)) => twin(dir, there).or_else(|| copy(dir, there).ok()),
+            Ok(Destination::Near(there)) => Some(CStr::from_ptr(there).to_owned()),
+            Ok(Destination::Far(dir, there)) => twin(dir, there).or_else(|| copy(dir, there).ok()),
             _ => None,
         };
         real::set_errno(before);
@@ -172,8 +172,8 @@ pub(crate) fn search_path(value: &[u8]) -> Option<CString> {
         // SAFETY: a string of ours.
         let real = match unsafe { place(libc::AT_FDCWD, name.as_ptr(), &mut text) } {
             // SAFETY: a string in `text`.
-            Ok(Place::Near(there)) => Some(unsafe { CStr::from_ptr(there) }.to_owned()),
-            Ok(Place::Far(dir, there)) => twin(dir, there),
+            Ok(Destination::Near(there)) => Some(unsafe { CStr::from_ptr(there) }.to_owned()),
+            Ok(Destination::Far(dir, there)) => twin(dir, there),
             _ => None,
         };
         if let Some(real) = real

@@ -9,7 +9,7 @@
 use crate::far::far;
 use crate::real::{aliases, hooks, system_call};
 use crate::state;
-use crate::table::{self, Entry};
+use crate::table::{self, FarFile};
 use std::ffi::{c_int, c_uint, c_void};
 
 /// Bytes of a copy that are read at once.
@@ -75,13 +75,17 @@ pub(crate) fn refuses_rings() -> bool {
 }
 
 aliases! {
-    mmap64 = mmap, (at: *mut c_void, length: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void;
-    __mmap = mmap, (at: *mut c_void, length: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void;
+    mmap64 = mmap,
+        (at: *mut c_void, length: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64)
+            -> *mut c_void;
+    __mmap = mmap,
+        (at: *mut c_void, length: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64)
+            -> *mut c_void;
 }
 
 /// A descriptor of memory that holds what is to be mapped of a far file.
 fn copy_for(
-    entry: Entry,
+    entry: FarFile,
     length: usize,
     protection: c_int,
     flags: c_int,
@@ -109,7 +113,7 @@ fn copy_for(
     if length == 0 || offset < 0 || offset % 4096 != 0 {
         return Err(libc::EINVAL);
     }
-    let mut stat = crate::far::Stat::default();
+    let mut stat = crate::far::PxStat::default();
     let asked = libc::AT_EMPTY_PATH;
     far!(px_stat(entry.dir(), crate::far::EMPTY, asked, libc::STATX_SIZE, (&raw mut stat).cast()))?;
     let bytes = stat.size.saturating_sub(offset as u64).min(length as u64);
@@ -133,7 +137,7 @@ fn copy_for(
 
 /// Reads part of a far file into a file in memory, which gets no more than there is: beyond it, the
 /// kernel sends SIGBUS, as it does for the file.
-fn fill(fd: usize, entry: Entry, bytes: usize, offset: i64) -> Result<(), c_int> {
+fn fill(fd: usize, entry: FarFile, bytes: usize, offset: i64) -> Result<(), c_int> {
     system_call(libc::SYS_ftruncate, [fd, bytes, 0, 0, 0, 0])?;
     if bytes == 0 {
         return Ok(());

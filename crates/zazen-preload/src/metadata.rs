@@ -1,6 +1,6 @@
 //! stat and its kin, permissions, owners, times, extended attributes.
 
-use crate::far::{EMPTY, Place, Stat, StatFs, Times, by_number, far, link_to_far, place};
+use crate::far::{Destination, EMPTY, PxStat, StatFs, Times, by_number, far, link_to_far, place};
 use crate::real::{aliases, give, hooks};
 use crate::{fault, table};
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -10,8 +10,8 @@ use zazen_forward_api::paths::Text;
 macro_rules! by_path {
     ($at:expr, $path:expr, |$local:ident| $here:expr, |$dir:ident, $name:ident| $there:expr) => {
         match place($at, $path, &mut Text::new()) {
-            Ok(Place::Local($local) | Place::Near($local)) => $here,
-            Ok(Place::Far($dir, $name)) => give($there),
+            Ok(Destination::Local($local) | Destination::Near($local)) => $here,
+            Ok(Destination::Far($dir, $name)) => give($there),
             Err(error) => give(Err(error)),
         }
     };
@@ -32,8 +32,8 @@ const OF_ACCESS: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EACCESS | libc::AT
 /// What calls that change permissions, owners and times know.
 const OF_OWNERS: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
 
-fn stat_far(dir: c_int, path: *const c_char, flags: c_int, mask: u32) -> Result<Stat, c_int> {
-    let mut stat = Stat::default();
+fn stat_far(dir: c_int, path: *const c_char, flags: c_int, mask: u32) -> Result<PxStat, c_int> {
+    let mut stat = PxStat::default();
     far!(px_stat(dir, path, flags, mask, (&raw mut stat).cast()))?;
     Ok(stat)
 }
@@ -43,7 +43,7 @@ fn has_room<T>(to: *mut T) -> Result<(), c_int> {
     if fault::writable(to, size_of::<T>()) { Ok(()) } else { Err(libc::EFAULT) }
 }
 
-fn to_stat(from: &Stat, to: *mut libc::stat64) {
+fn to_stat(from: &PxStat, to: *mut libc::stat64) {
     // SAFETY: the program's object; all zeros is a valid stat.
     unsafe {
         let mut stat: libc::stat64 = std::mem::zeroed();
@@ -152,7 +152,8 @@ hooks! {
 
     fn faccessat(dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
         if let Some(entry) = by_number(dir, path, flags) {
-            return give(only(flags, OF_ACCESS).and_then(|()| far!(px_access(entry.dir(), EMPTY, mode, flags))));
+            return give(only(flags, OF_ACCESS)
+                .and_then(|()| far!(px_access(entry.dir(), EMPTY, mode, flags))));
         }
         by_path!(dir, path, |path| next(dir, path, mode, flags), |dir, path| {
             only(flags, OF_ACCESS).and_then(|()| far!(px_access(dir, path, mode, flags)))
@@ -267,8 +268,8 @@ hooks! {
 
     fn pathconf(path: *const c_char, name: c_int) -> i64 {
         match place(libc::AT_FDCWD, path, &mut Text::new()) {
-            Ok(Place::Local(path) | Place::Near(path)) => next(path, name),
-            Ok(Place::Far(dir, path)) => match stat_far(dir, path, 0, BASIC) {
+            Ok(Destination::Local(path) | Destination::Near(path)) => next(path, name),
+            Ok(Destination::Far(dir, path)) => match stat_far(dir, path, 0, BASIC) {
                 // What isn't the file system's is the same everywhere.
                 Ok(_) => next(c"/".as_ptr(), name),
                 Err(error) => give(Err(error)),
@@ -322,13 +323,19 @@ hooks! {
         }
     }
 
-    fn setxattr(path: *const c_char, name: *const c_char, value: *const c_void, size: usize, how: c_int) -> c_int {
+    fn setxattr(
+        path: *const c_char, name: *const c_char, value: *const c_void,
+        size: usize, how: c_int
+    ) -> c_int {
         by_path!(libc::AT_FDCWD, path, |path| next(path, name, value, size, how), |dir, path| {
             set_attribute(dir, path, 0, name, value, size, how)
         })
     }
 
-    fn lsetxattr(path: *const c_char, name: *const c_char, value: *const c_void, size: usize, how: c_int) -> c_int {
+    fn lsetxattr(
+        path: *const c_char, name: *const c_char, value: *const c_void,
+        size: usize, how: c_int
+    ) -> c_int {
         by_path!(libc::AT_FDCWD, path, |path| next(path, name, value, size, how), |dir, path| {
             set_attribute(dir, path, libc::AT_SYMLINK_NOFOLLOW, name, value, size, how)
         })
@@ -361,7 +368,7 @@ hooks! {
     }
 }
 
-fn to_statx(from: &Stat, to: *mut libc::statx) {
+fn to_statx(from: &PxStat, to: *mut libc::statx) {
     // SAFETY: the program's object; all zeros is a valid statx.
     unsafe {
         let mut x: libc::statx = std::mem::zeroed();

@@ -1,8 +1,8 @@
 //! Names: rename, link, unlink, mkdir, links, the working directory.
 
-use crate::far::{EMPTY, Opened, Place, by_number, far, far_name, link_to_far, place};
+use crate::far::{Destination, EMPTY, PxOpened, by_number, far, far_name, link_to_far, place};
 use crate::real::{aliases, errno, give, hooks, set_errno};
-use crate::table::{self, Entry};
+use crate::table::{self, FarFile};
 use crate::{cwd, fault, near, state};
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use zazen_forward_api::paths::{self, Text};
@@ -11,8 +11,8 @@ use zazen_forward_api::paths::{self, Text};
 macro_rules! far_or {
     ($at:expr, $path:expr, |$local:ident| $here:expr, |$dir:ident, $name:ident| $there:expr) => {
         match place($at, $path, &mut Text::new()) {
-            Ok(Place::Local($local) | Place::Near($local)) => $here,
-            Ok(Place::Far($dir, $name)) => give($there),
+            Ok(Destination::Local($local) | Destination::Near($local)) => $here,
+            Ok(Destination::Far($dir, $name)) => give($there),
             Err(error) => give(Err(error)),
         }
     };
@@ -29,7 +29,7 @@ unsafe fn two(
         if fault::string(bad.1).is_none() {
             // SAFETY: the program's string, as far as it can be one.
             return match unsafe { place(good.0, good.1, &mut text) } {
-                Ok(Place::Far(..)) => give(Err(libc::EFAULT)),
+                Ok(Destination::Far(..)) => give(Err(libc::EFAULT)),
                 _ => local(from.1, to.1),
             };
         }
@@ -38,25 +38,32 @@ unsafe fn two(
     // SAFETY: the program's strings.
     let places = unsafe { (place(from.0, from.1, &mut text), place(to.0, to.1, &mut other)) };
     match places {
-        (Ok(Place::Local(from) | Place::Near(from)), Ok(Place::Local(to) | Place::Near(to))) => {
-            local(from, to)
-        }
-        (Ok(Place::Far(a, from)), Ok(Place::Far(b, to))) => give(far((a, from), (b, to))),
+        (
+            Ok(Destination::Local(from) | Destination::Near(from)),
+            Ok(Destination::Local(to) | Destination::Near(to)),
+        ) => local(from, to),
+        (Ok(Destination::Far(a, from)), Ok(Destination::Far(b, to))) => give(far((a, from), (b, to))),
         (Err(error), _) | (_, Err(error)) => give(Err(error)),
         // Two file systems, though a directory or a source that isn't there comes first.
-        (Ok(Place::Local(from) | Place::Near(from)), Ok(Place::Far(dir, to))) if !is_open(at.0) => {
+        (Ok(Destination::Local(from) | Destination::Near(from)), Ok(Destination::Far(dir, to)))
+            if !is_open(at.0) =>
+        {
             give(far((NOBODY, from), (dir, to)))
         }
-        (Ok(Place::Far(dir, from)), Ok(Place::Local(to) | Place::Near(to))) if !is_open(at.1) => {
+        (Ok(Destination::Far(dir, from)), Ok(Destination::Local(to) | Destination::Near(to)))
+            if !is_open(at.1) =>
+        {
             give(far((dir, from), (NOBODY, to)))
         }
-        (Ok(Place::Far(dir, from)), _) => {
-            let mut found = crate::far::Stat::default();
+        (Ok(Destination::Far(dir, from)), _) => {
+            let mut found = crate::far::PxStat::default();
             let flags = libc::AT_SYMLINK_NOFOLLOW;
             let exists = far!(px_stat(dir, from, flags, libc::STATX_TYPE, (&raw mut found).cast()));
             give(exists.and(Err(libc::EXDEV)))
         }
-        (Ok(Place::Local(_) | Place::Near(_)), Ok(Place::Far(..))) => give(Err(libc::EXDEV)),
+        (Ok(Destination::Local(_) | Destination::Near(_)), Ok(Destination::Far(..))) => {
+            give(Err(libc::EXDEV))
+        }
     }
 }
 
@@ -77,13 +84,23 @@ hooks! {
     }
 
     fn renameat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char) -> c_int {
-        two((from_dir, from), (to_dir, to), |from, to| next(from_dir, from, to_dir, to), |(a, from), (b, to)| {
+        two(
+            (from_dir, from), (to_dir, to),
+            |from, to| next(from_dir, from, to_dir, to),
+            |(a, from), (b, to)| {
             far!(px_rename(a, from, b, to, 0))
         })
     }
 
-    fn renameat2(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_uint) -> c_int {
-        two((from_dir, from), (to_dir, to), |from, to| next(from_dir, from, to_dir, to, flags), |(a, from), (b, to)| {
+    fn renameat2(
+        from_dir: c_int, from: *const c_char,
+        to_dir: c_int, to: *const c_char,
+        flags: c_uint
+    ) -> c_int {
+        two(
+            (from_dir, from), (to_dir, to),
+            |from, to| next(from_dir, from, to_dir, to, flags),
+            |(a, from), (b, to)| {
             far!(px_rename(a, from, b, to, flags))
         })
     }
@@ -98,7 +115,7 @@ hooks! {
     fn linkat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_int) -> c_int {
         if let Some(entry) = linked_by_number(from, flags) {
             return match place(to_dir, to, &mut Text::new()) {
-                Ok(Place::Far(dir, to)) => {
+                Ok(Destination::Far(dir, to)) => {
                     give(far!(px_link(entry.dir(), EMPTY, dir, to, libc::AT_EMPTY_PATH)))
                 }
                 _ => give(Err(libc::EXDEV)),
@@ -111,9 +128,9 @@ hooks! {
     fn symlink(target: *const c_char, path: *const c_char) -> c_int {
         let mut there = Text::new();
         match place(libc::AT_FDCWD, path, &mut Text::new()) {
-            Ok(Place::Local(path)) => next(target, path),
-            Ok(Place::Near(path)) => next(target_there(target, &mut there), path),
-            Ok(Place::Far(dir, path)) => give(link_to(target, dir, path)),
+            Ok(Destination::Local(path)) => next(target, path),
+            Ok(Destination::Near(path)) => next(target_there(target, &mut there), path),
+            Ok(Destination::Far(dir, path)) => give(link_to(target, dir, path)),
             Err(error) => give(Err(error)),
         }
     }
@@ -121,9 +138,11 @@ hooks! {
     fn symlinkat(target: *const c_char, at: c_int, path: *const c_char) -> c_int {
         let mut there = Text::new();
         match place(at, path, &mut Text::new()) {
-            Ok(Place::Local(path)) if !is_near_folder(at) => next(target, at, path),
-            Ok(Place::Local(path) | Place::Near(path)) => next(target_there(target, &mut there), at, path),
-            Ok(Place::Far(dir, path)) => give(link_to(target, dir, path)),
+            Ok(Destination::Local(path)) if !is_near_folder(at) => next(target, at, path),
+            Ok(Destination::Local(path) | Destination::Near(path)) => {
+                next(target_there(target, &mut there), at, path)
+            }
+            Ok(Destination::Far(dir, path)) => give(link_to(target, dir, path)),
             Err(error) => give(Err(error)),
         }
     }
@@ -195,12 +214,12 @@ hooks! {
             };
         }
         match place(libc::AT_FDCWD, path, &mut Text::new()) {
-            Ok(Place::Local(path)) if !names_open_file(path) => next(path, to, size),
-            Ok(Place::Local(path) | Place::Near(path)) if near::renames() => {
+            Ok(Destination::Local(path)) if !names_open_file(path) => next(path, to, size),
+            Ok(Destination::Local(path) | Destination::Near(path)) if near::renames() => {
                 give(read_link_here(libc::AT_FDCWD, path, to, size))
             }
-            Ok(Place::Local(path) | Place::Near(path)) => next(path, to, size),
-            Ok(Place::Far(dir, path)) => give(read_link(dir, path, to, size)),
+            Ok(Destination::Local(path) | Destination::Near(path)) => next(path, to, size),
+            Ok(Destination::Far(dir, path)) => give(read_link(dir, path, to, size)),
             Err(error) => give(Err(error)),
         }
     }
@@ -216,15 +235,15 @@ hooks! {
             };
         }
         match place(at, path, &mut Text::new()) {
-            Ok(Place::Local(path) | Place::Near(path)) if near::renames() => {
+            Ok(Destination::Local(path) | Destination::Near(path)) if near::renames() => {
                 if is_near_folder(at) || names_open_file(path) || cwd::is_near() {
                     give(read_link_here(at, path, to, size))
                 } else {
                     next(at, path, to, size)
                 }
             }
-            Ok(Place::Local(path) | Place::Near(path)) => next(at, path, to, size),
-            Ok(Place::Far(dir, path)) => give(read_link(dir, path, to, size)),
+            Ok(Destination::Local(path) | Destination::Near(path)) => next(at, path, to, size),
+            Ok(Destination::Far(dir, path)) => give(read_link(dir, path, to, size)),
             Err(error) => give(Err(error)),
         }
     }
@@ -239,14 +258,14 @@ hooks! {
             return give(move_far(entry.dir(), c".".as_ptr()));
         }
         match place(libc::AT_FDCWD, path, &mut Text::new()) {
-            Ok(Place::Local(path) | Place::Near(path)) => {
+            Ok(Destination::Local(path) | Destination::Near(path)) => {
                 let result = next(path);
                 if result == 0 {
                     moved_here();
                 }
                 result
             }
-            Ok(Place::Far(dir, path)) => give(move_far(dir, path)),
+            Ok(Destination::Far(dir, path)) => give(move_far(dir, path)),
             Err(error) => give(Err(error)),
         }
     }
@@ -296,12 +315,12 @@ hooks! {
 
     fn realpath(path: *const c_char, to: *mut c_char) -> *mut c_char {
         match place(libc::AT_FDCWD, path, &mut Text::new()) {
-            Ok(Place::Local(path) | Place::Near(path)) if near::renames() => {
+            Ok(Destination::Local(path) | Destination::Near(path)) if near::renames() => {
                 let found = next(path, std::ptr::null_mut());
                 shown_instead(found, to)
             }
-            Ok(Place::Local(path) | Place::Near(path)) => next(path, to),
-            Ok(Place::Far(dir, path)) => {
+            Ok(Destination::Local(path) | Destination::Near(path)) => next(path, to),
+            Ok(Destination::Far(dir, path)) => {
                 let mut text = Text::new();
                 let found = if *path == 0 { Err(libc::ENOENT) } else { far_name(dir, path, &mut text) };
                 match found {
@@ -357,7 +376,7 @@ unsafe fn give_text(text: &Text, to: *mut c_char, size: usize) -> *mut c_char {
 }
 
 /// `/proc/self/fd/N` of a forwarded descriptor, the usual way to name an `O_TMPFILE`.
-unsafe fn linked_by_number(path: *const c_char, flags: c_int) -> Option<Entry> {
+unsafe fn linked_by_number(path: *const c_char, flags: c_int) -> Option<FarFile> {
     if flags & libc::AT_SYMLINK_FOLLOW == 0 {
         return None;
     }
@@ -441,7 +460,7 @@ unsafe fn shown_instead(found: *mut c_char, to: *mut c_char) -> *mut c_char {
 /// What the kernel's link to a descriptor or to the working directory says: the file's name. `None`
 /// where the link is another one (/dev/stdin leads to /proc/self/fd/0), or the file has no name.
 fn read_name(
-    entry: Entry,
+    entry: FarFile,
     path: *const c_char,
     to: *mut c_char,
     size: usize,
@@ -485,10 +504,10 @@ fn move_far(dir: c_int, path: *const c_char) -> Result<c_int, c_int> {
     if unsafe { *path } == 0 {
         return Err(libc::ENOENT);
     }
-    let mut opened = Opened::default();
+    let mut opened = PxOpened::default();
     let flags = libc::O_PATH | libc::O_DIRECTORY;
     far!(px_open(dir, path, flags, 0, 0, (&raw mut opened).cast()))?;
-    let entry = Entry::new(opened.id, opened.mode);
+    let entry = FarFile::new(opened.id, opened.mode);
     let mut name = Text::new();
     let allowed = far!(px_access(entry.dir(), c".".as_ptr(), libc::X_OK, libc::AT_EACCESS))
         .and_then(|_| crate::far::name_of(entry, &mut name))

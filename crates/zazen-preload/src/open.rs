@@ -1,8 +1,8 @@
 //! Opening: every name that libc has for it.
 
-use crate::far::{Opened, Place, far, place};
+use crate::far::{Destination, PxOpened, far, place};
 use crate::real::{aliases, give, hooks};
-use crate::table::{self, Entry};
+use crate::table::{self, FarFile};
 use crate::{state, transport};
 use std::ffi::{c_char, c_int, c_uint};
 use zazen_forward_api::paths::Text;
@@ -29,8 +29,8 @@ impl Number {
     }
 
     /// The number stands for a description from now on.
-    fn stands_for(self, opened: Opened) -> Result<c_int, c_int> {
-        if !table::set(self.fd, Entry::new(opened.id, opened.mode)) {
+    fn stands_for(self, opened: PxOpened) -> Result<c_int, c_int> {
+        if !table::set(self.fd, FarFile::new(opened.id, opened.mode)) {
             let _ = far!(px_close(opened.id, 1));
             self.give_back();
             return Err(libc::EMFILE);
@@ -43,7 +43,7 @@ impl Number {
 }
 
 /// Gives an opened description a descriptor of this process.
-pub(crate) fn enter(opened: Opened, close_on_exec: bool) -> Result<c_int, c_int> {
+pub(crate) fn enter(opened: PxOpened, close_on_exec: bool) -> Result<c_int, c_int> {
     match Number::take(close_on_exec) {
         Ok(number) => number.stands_for(opened),
         Err(error) => {
@@ -90,7 +90,7 @@ fn open_at(
     mode: c_uint,
     mask: u32,
 ) -> Result<c_int, c_int> {
-    let mut opened = Opened::default();
+    let mut opened = PxOpened::default();
     let mut outcome = far!(px_open(dir, path, flags, mode, mask, (&raw mut opened).cast()));
     if outcome == Err(libc::EINPROGRESS) {
         let tag = transport::tag();
@@ -128,8 +128,8 @@ hooks! {
     fn open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
         let mut text = Text::new();
         match place(libc::AT_FDCWD, path, &mut text) {
-            Ok(Place::Local(path) | Place::Near(path)) => next(path, flags, mode),
-            Ok(Place::Far(dir, path)) => give(open_far(dir, path, flags, mode)),
+            Ok(Destination::Local(path) | Destination::Near(path)) => next(path, flags, mode),
+            Ok(Destination::Far(dir, path)) => give(open_far(dir, path, flags, mode)),
             Err(error) => give(Err(error)),
         }
     }
@@ -137,8 +137,8 @@ hooks! {
     fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
         let mut text = Text::new();
         match place(dir, path, &mut text) {
-            Ok(Place::Local(path) | Place::Near(path)) => next(dir, path, flags, mode),
-            Ok(Place::Far(dir, path)) => give(open_far(dir, path, flags, mode)),
+            Ok(Destination::Local(path) | Destination::Near(path)) => next(dir, path, flags, mode),
+            Ok(Destination::Far(dir, path)) => give(open_far(dir, path, flags, mode)),
             Err(error) => give(Err(error)),
         }
     }
@@ -248,7 +248,8 @@ unsafe fn fill_template(
 /// Whether a template is of a forwarded path.
 unsafe fn is_far(path: *const c_char) -> bool {
     // SAFETY: the caller's string.
-    matches!(unsafe { place(libc::AT_FDCWD, path, &mut Text::new()) }, Ok(Place::Near(_) | Place::Far(..)))
+    let leads_to = unsafe { place(libc::AT_FDCWD, path, &mut Text::new()) };
+    matches!(leads_to, Ok(Destination::Near(_) | Destination::Far(..)))
 }
 
 unsafe fn make_file(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {

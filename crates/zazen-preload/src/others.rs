@@ -1,7 +1,7 @@
 //! Functions of libc that do several things at once, some of them past the hooks. Here each is
 //! built from hooks.
 
-use crate::far::{Place, place};
+use crate::far::{Destination, place};
 use crate::real::{hooks, set_errno};
 use crate::{cwd, descriptors, dup, metadata, names, near, open, state};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -12,7 +12,7 @@ fn is_far(path: *const c_char) -> bool {
     !path.is_null()
         && matches!(
             unsafe { place(libc::AT_FDCWD, path, &mut Text::new()) },
-            Ok(Place::Near(_) | Place::Far(..))
+            Ok(Destination::Near(_) | Destination::Far(..))
         )
 }
 
@@ -64,7 +64,7 @@ hooks! {
 
     fn mktemp(template: *mut c_char) -> *mut c_char {
         match place(libc::AT_FDCWD, template, &mut Text::new()) {
-            Ok(Place::Near(_) | Place::Far(..)) => {
+            Ok(Destination::Near(_) | Destination::Far(..)) => {
                 if open::name_unused(template).is_err() {
                     *template = 0;
                 }
@@ -78,7 +78,9 @@ hooks! {
         let named = state::variable(c"TMPDIR").and_then(|name| CString::new(name).ok());
         let given = (!folder.is_null()).then(|| CStr::from_ptr(folder).to_owned());
         let chosen = named.into_iter().chain(given).find(|folder| is_folder(folder));
-        let Some(chosen) = chosen.filter(|folder| is_far(folder.as_ptr())) else { return next(folder, start) };
+        let Some(chosen) = chosen.filter(|folder| is_far(folder.as_ptr())) else {
+            return next(folder, start)
+        };
         let start = if start.is_null() { c"file" } else { CStr::from_ptr(start) };
         let start = &start.to_bytes()[..start.count_bytes().min(5)];
         let Ok(whole) = CString::new([chosen.to_bytes(), b"/", start, b"XXXXXX"].concat()) else {

@@ -136,7 +136,8 @@ hooks! {
     }
 
     fn ppoll(
-        fds: *mut libc::pollfd, count: libc::nfds_t, timeout: *const libc::timespec, mask: *const libc::sigset_t,
+        fds: *mut libc::pollfd, count: libc::nfds_t,
+        timeout: *const libc::timespec, mask: *const libc::sigset_t,
     ) -> c_int {
         if !table::any() || !involves(slice(fds, count)) {
             return next(fds, count, timeout, mask);

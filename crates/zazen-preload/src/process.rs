@@ -7,9 +7,9 @@
 //!
 //! Invariant: every program that is started gets this library's settings in its environment.
 
-use crate::far::{self, HELLO_EXEC, HELLO_FORK, Place, far, place};
+use crate::far::{self, Destination, HELLO_EXEC, HELLO_FORK, far, place};
 use crate::real::{give, hooks, set_errno, system_call};
-use crate::table::{self, Entry};
+use crate::table::{self, FarFile};
 use crate::{cwd, data, libraries, near, state, supervised, transport};
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -115,11 +115,11 @@ fn take_over(text: &[u8]) {
         let Some(inode) = table::placeholder_inode(fd) else { continue };
         if let Some(handed) = handed.iter().find(|handed| handed.inode == inode) {
             keep.push(handed.id);
-            found.push((fd, Entry::new(handed.id, handed.mode)));
+            found.push((fd, FarFile::new(handed.id, handed.mode)));
         }
     }
-    let far_cwd = (cwd != 0).then(|| Entry::new(cwd as u32, libc::S_IFDIR));
-    keep.extend(far_cwd.map(Entry::id));
+    let far_cwd = (cwd != 0).then(|| FarFile::new(cwd as u32, libc::S_IFDIR));
+    keep.extend(far_cwd.map(FarFile::id));
     keep.sort_unstable();
     keep.dedup();
     // Also with nothing to keep: what the far side holds for us is to be dropped.
@@ -173,7 +173,7 @@ fn open_descriptors() -> Vec<c_int> {
 /// What a started program needs to know of what is open here.
 fn describe(kind: u32, token: u64) -> CString {
     use std::fmt::Write;
-    let cwd = cwd::far().map_or(0, Entry::id);
+    let cwd = cwd::far().map_or(0, FarFile::id);
     let mut text = variables::HANDED.to_string_lossy().into_owned();
     let _ = write!(text, "={kind:x},{:x},{token:x},{cwd:x}", transport::key());
     let mut told: Vec<u32> = Vec::new();
@@ -264,16 +264,16 @@ enum Program {
 /// Fetches a far program.
 fn fetch(dir: c_int, path: *const c_char) -> Result<Program, c_int> {
     far!(px_access(dir, path, libc::X_OK, libc::AT_EACCESS))?;
-    let mut opened = far::Opened::default();
+    let mut opened = far::PxOpened::default();
     far!(px_open(dir, path, libc::O_RDONLY, 0, 0, (&raw mut opened).cast()))?;
-    let entry = Entry::new(opened.id, opened.mode);
+    let entry = FarFile::new(opened.id, opened.mode);
     let program = if entry.kind() == libc::S_IFREG { program_of(entry) } else { Err(libc::EACCES) };
     let _ = far!(px_close(opened.id, 1));
     program
 }
 
 /// Not a copy where the file can be executed itself: then `$ORIGIN` holds.
-fn program_of(entry: Entry) -> Result<Program, c_int> {
+fn program_of(entry: FarFile) -> Result<Program, c_int> {
     let mut head = [0_u8; 2];
     let got = data::read_far(entry, head.as_mut_ptr().cast(), head.len(), 0, 0)? as usize;
     if &head[..got] != b"#!"
@@ -305,7 +305,7 @@ fn near_script(path: *const c_char) -> Result<Option<(CString, Option<CString>)>
     }
 }
 
-fn copy_program(entry: Entry) -> Result<Program, c_int> {
+fn copy_program(entry: FarFile) -> Result<Program, c_int> {
     let mut piece = vec![0_u8; 1 << 20];
     let got = data::read_far(entry, piece.as_mut_ptr().cast(), piece.len(), 0, 0)? as usize;
     if let Some(line) = piece[..got].strip_prefix(b"#!") {
@@ -371,7 +371,7 @@ hooks! {
         let mut text = Text::new();
         let marked = supervised::is_marked(environment);
         let (dir, far_path) = match place(libc::AT_FDCWD, path, &mut text) {
-            Ok(Place::Local(path) | Place::Near(path)) if marked => {
+            Ok(Destination::Local(path) | Destination::Near(path)) if marked => {
                 // A search in PATH asks for files that are not there.
                 let here = libc::AT_FDCWD as usize;
                 let asked = [here, path as usize, libc::X_OK as usize, 0, 0, 0];
@@ -382,7 +382,7 @@ hooks! {
                 let (environment, _preload) = supervised::plain_environment(environment);
                 return next(path, arguments, environment.as_ptr());
             }
-            Ok(Place::Local(path)) if supervised::bypasses(path) => {
+            Ok(Destination::Local(path)) if supervised::bypasses(path) => {
                 return match supervised::Substitute::new(path, arguments) {
                     Ok(other) => announced(environment, |environment| {
                         next(other.program(), other.arguments(), environment)
@@ -390,10 +390,10 @@ hooks! {
                     Err(error) => give(Err(error)),
                 };
             }
-            Ok(Place::Local(path)) => {
+            Ok(Destination::Local(path)) => {
                 return announced(environment, |environment| next(path, arguments, environment));
             }
-            Ok(Place::Near(here)) => {
+            Ok(Destination::Near(here)) => {
                 return match near_script(here) {
                     Err(error) => give(Err(error)),
                     Ok(Some((interpreter, argument))) => {
@@ -411,7 +411,7 @@ hooks! {
                     Ok(None) => announced(environment, |environment| next(here, arguments, environment)),
                 };
             }
-            Ok(Place::Far(dir, path)) => (dir, path),
+            Ok(Destination::Far(dir, path)) => (dir, path),
             Err(error) => return give(Err(error)),
         };
         match fetch(dir, far_path) {
@@ -516,7 +516,7 @@ hooks! {
         let mut text = Text::new();
         let environment = spawned(environment);
         match place(libc::AT_FDCWD, path, &mut text) {
-            Ok(Place::Local(path)) if supervised::bypasses(path) => {
+            Ok(Destination::Local(path)) if supervised::bypasses(path) => {
                 match supervised::Substitute::new(path, arguments) {
                     Ok(other) => {
                         let (path, arguments) = (other.program(), other.arguments());
@@ -525,16 +525,18 @@ hooks! {
                     Err(error) => error,
                 }
             }
-            Ok(Place::Local(path)) => next(pid, path, actions, attributes, arguments, environment.as_ptr()),
-            Ok(Place::Near(here)) => match near_script(here) {
+            Ok(Destination::Local(path)) => {
+                next(pid, path, actions, attributes, arguments, environment.as_ptr())
+            }
+            Ok(Destination::Near(here)) => match near_script(here) {
                 Err(error) => error,
                 Ok(Some((interpreter, argument))) => {
                     let all = script_arguments(&interpreter, argument.as_ref(), path, arguments);
                     match place(libc::AT_FDCWD, interpreter.as_ptr(), &mut Text::new()) {
-                        Ok(Place::Local(found) | Place::Near(found)) => {
+                        Ok(Destination::Local(found) | Destination::Near(found)) => {
                             next(pid, found, actions, attributes, all.as_ptr(), environment.as_ptr())
                         }
-                        Ok(Place::Far(..)) => libc::ENOENT,
+                        Ok(Destination::Far(..)) => libc::ENOENT,
                         Err(error) => error,
                     }
                 }
@@ -547,7 +549,7 @@ hooks! {
                 },
                 Ok(None) => next(pid, here, actions, attributes, arguments, environment.as_ptr()),
             },
-            Ok(Place::Far(dir, far_path)) => match fetch(dir, far_path) {
+            Ok(Destination::Far(dir, far_path)) => match fetch(dir, far_path) {
                 Err(error) => error,
                 Ok(Program::Here(here)) if !supervised::bypasses(here.as_ptr()) => {
                     next(pid, here.as_ptr(), actions, attributes, arguments, environment.as_ptr())
@@ -616,9 +618,9 @@ hooks! {
         actions: *mut c_void, fd: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t,
     ) -> c_int {
         match place(libc::AT_FDCWD, path, &mut Text::new()) {
-            Ok(Place::Local(path) | Place::Near(path)) => next(actions, fd, path, flags, mode),
+            Ok(Destination::Local(path) | Destination::Near(path)) => next(actions, fd, path, flags, mode),
             // Opened now, by this process: the child has no hooks before it executes.
-            Ok(Place::Far(dir, path)) => {
+            Ok(Destination::Far(dir, path)) => {
                 match crate::open::open_far(dir, path, flags | libc::O_CLOEXEC, mode) {
                     Ok(opened) => libc::posix_spawn_file_actions_adddup2(actions.cast(), opened, fd),
                     Err(error) => error,

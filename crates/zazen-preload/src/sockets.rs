@@ -3,10 +3,10 @@
 //! Whether a new socket is forwarded is decided when it is made, before anybody knows its address:
 //! all of AF_INET and AF_INET6 are, or none.
 
-use crate::far::{Address, Opened, far};
+use crate::far::{Address, PxOpened, far};
 use crate::open::enter;
 use crate::real::{give, hooks};
-use crate::table::{self, Entry};
+use crate::table::{self, FarFile};
 use crate::{data, fault, state, transport, unix_names};
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -39,7 +39,7 @@ unsafe fn give_address(far: &Address, address: *mut libc::sockaddr, length: *mut
 }
 
 fn send_far(
-    entry: Entry,
+    entry: FarFile,
     data: *const c_void,
     count: usize,
     flags: c_int,
@@ -62,7 +62,7 @@ fn send_far(
 }
 
 fn receive(
-    entry: Entry,
+    entry: FarFile,
     data: *mut c_void,
     count: usize,
     flags: &mut c_int,
@@ -79,12 +79,12 @@ fn receive(
 }
 
 fn accept_far(
-    entry: Entry,
+    entry: FarFile,
     address: *mut libc::sockaddr,
     length: *mut libc::socklen_t,
     flags: c_int,
 ) -> Result<c_int, c_int> {
-    let (mut from, mut opened) = (Address::default(), Opened::default());
+    let (mut from, mut opened) = (Address::default(), PxOpened::default());
     let tag = transport::tag();
     let kind = flags & !libc::SOCK_CLOEXEC;
     far!(px_accept(entry.id(), tag, kind, (&raw mut from).cast(), (&raw mut opened).cast()))?;
@@ -103,7 +103,7 @@ hooks! {
         if !wanted {
             return next(domain, kind, protocol);
         }
-        let mut opened = Opened::default();
+        let mut opened = PxOpened::default();
         let asked = kind & !libc::SOCK_CLOEXEC;
         give(far!(px_socket(domain, asked, protocol, (&raw mut opened).cast()))
             .and_then(|_| enter(opened, kind & libc::SOCK_CLOEXEC != 0)))
@@ -353,12 +353,12 @@ unsafe fn recognize(message: &libc::msghdr) {
     }
 }
 
-fn socket_only(entry: Entry) -> Result<(), c_int> {
+fn socket_only(entry: FarFile) -> Result<(), c_int> {
     if entry.is_socket() { Ok(()) } else { Err(libc::ENOTSOCK) }
 }
 
 fn send_checked(
-    entry: Entry,
+    entry: FarFile,
     data: *const c_void,
     count: usize,
     flags: c_int,
@@ -369,7 +369,7 @@ fn send_checked(
 }
 
 fn receive_checked(
-    entry: Entry,
+    entry: FarFile,
     data: *mut c_void,
     count: usize,
     flags: &mut c_int,
@@ -380,7 +380,7 @@ fn receive_checked(
 }
 
 fn socket_name(
-    entry: Entry,
+    entry: FarFile,
     peer: c_int,
     address: *mut libc::sockaddr,
     length: *mut libc::socklen_t,
@@ -404,7 +404,7 @@ unsafe fn total(message: &libc::msghdr) -> Result<usize, c_int> {
     Ok(bytes.min(crate::far::BYTES_MAX))
 }
 
-unsafe fn send_message(entry: Entry, message: &libc::msghdr, flags: c_int) -> Result<isize, c_int> {
+unsafe fn send_message(entry: FarFile, message: &libc::msghdr, flags: c_int) -> Result<isize, c_int> {
     if message.msg_controllen != 0 && !message.msg_control.is_null() {
         // Descriptors and interface numbers mean nothing over there.
         return Err(libc::EOPNOTSUPP);
@@ -429,7 +429,7 @@ unsafe fn send_message(entry: Entry, message: &libc::msghdr, flags: c_int) -> Re
     }
 }
 
-unsafe fn receive_message(entry: Entry, message: &mut libc::msghdr, flags: c_int) -> Result<isize, c_int> {
+unsafe fn receive_message(entry: FarFile, message: &mut libc::msghdr, flags: c_int) -> Result<isize, c_int> {
     // SAFETY: the program's message.
     unsafe {
         let bytes = total(message)?;

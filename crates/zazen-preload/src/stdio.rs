@@ -3,7 +3,7 @@
 //! A stream of a far file is libc's own, made for the descriptor that stands for the file; what
 //! libc does with it goes through streams.rs.
 
-use crate::far::{Place, place};
+use crate::far::{Destination, place};
 use crate::real::{aliases, errno, give, hooks, set_errno};
 use crate::{descriptors, dup, open, real, streams, table};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -99,8 +99,8 @@ fn give_stream(result: Result<*mut libc::FILE, c_int>) -> *mut libc::FILE {
 hooks! {
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
         match place(libc::AT_FDCWD, path, &mut Text::new()) {
-            Ok(Place::Local(path) | Place::Near(path)) => next(path, mode),
-            Ok(Place::Far(dir, path)) => give_stream(open_stream(dir, path, mode)),
+            Ok(Destination::Local(path) | Destination::Near(path)) => next(path, mode),
+            Ok(Destination::Far(dir, path)) => give_stream(open_stream(dir, path, mode)),
             Err(error) => give_stream(Err(error)),
         }
     }
@@ -118,23 +118,23 @@ hooks! {
         let old = libc::fileno(stream);
         let was_far = table::entry(old).is_some();
         let new = match place(libc::AT_FDCWD, path, &mut text) {
-            Ok(Place::Local(_)) if !was_far => return next(path, mode, stream),
+            Ok(Destination::Local(_)) if !was_far => return next(path, mode, stream),
             // The same file once more: libc would open the placeholder.
-            Ok(Place::Local(path)) if path.is_null() => {
+            Ok(Destination::Local(path)) if path.is_null() => {
                 libc::fflush(stream);
-                let dir = table::entry(old).map_or(-1, table::Entry::dir);
+                let dir = table::entry(old).map_or(-1, table::FarFile::dir);
                 parse(mode).and_then(|mode| {
                     let flags = mode.flags & !(libc::O_CREAT | libc::O_EXCL);
                     Ok((open::open_far(dir, crate::far::EMPTY, flags, 0)?, mode))
                 })
             }
-            Ok(Place::Near(path)) if !was_far => return next(path, mode, stream),
-            Ok(Place::Local(path) | Place::Near(path)) => {
+            Ok(Destination::Near(path)) if !was_far => return next(path, mode, stream),
+            Ok(Destination::Local(path) | Destination::Near(path)) => {
                 libc::fflush(stream);
                 let _ = descriptors::drop_entry(old);
                 return next(path, mode, stream);
             }
-            Ok(Place::Far(dir, path)) => {
+            Ok(Destination::Far(dir, path)) => {
                 libc::fflush(stream);
                 parse(mode).and_then(|mode| Ok((open::open_far(dir, path, mode.flags, 0o666)?, mode)))
             }
@@ -166,13 +166,13 @@ hooks! {
     fn tmpfile() -> *mut libc::FILE {
         let mut text = Text::new();
         match place(libc::AT_FDCWD, c"/tmp".as_ptr(), &mut text) {
-            Ok(Place::Far(dir, path)) => {
+            Ok(Destination::Far(dir, path)) => {
                 match open::open_far(dir, path, UNNAMED, 0o600) {
                     Ok(fd) => fdopen(fd, c"w+".as_ptr()),
                     Err(error) => give_stream(Err(error)),
                 }
             }
-            Ok(Place::Near(path)) => {
+            Ok(Destination::Near(path)) => {
                 let fd = open::open(path, UNNAMED, 0o600);
                 if fd < 0 { std::ptr::null_mut() } else { fdopen(fd, c"w+".as_ptr()) }
             }
@@ -185,7 +185,7 @@ hooks! {
 const UNNAMED: c_int = libc::O_RDWR | libc::O_TMPFILE | libc::O_EXCL;
 
 /// Whether a far descriptor allows what a stream's mode wants. libc would ask the placeholder.
-fn may_stream(entry: table::Entry, mode: *const c_char) -> Result<Mode, c_int> {
+fn may_stream(entry: table::FarFile, mode: *const c_char) -> Result<Mode, c_int> {
     let mode = parse(mode)?;
     let now = crate::far::far!(px_fcntl(entry.id(), libc::F_GETFL, 0))? as c_int;
     let (has, wants) = (now & libc::O_ACCMODE, mode.flags & libc::O_ACCMODE);
@@ -204,7 +204,8 @@ aliases! {
     setmntent = fopen, (path: *const c_char, mode: *const c_char) -> *mut libc::FILE;
     __setmntent = fopen, (path: *const c_char, mode: *const c_char) -> *mut libc::FILE;
     _IO_fdopen = fdopen, (fd: c_int, mode: *const c_char) -> *mut libc::FILE;
-    freopen64 = freopen, (path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE;
+    freopen64 = freopen,
+        (path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE;
     tmpfile64 = tmpfile, () -> *mut libc::FILE;
 }
 

@@ -9,7 +9,7 @@
 //! Invariant: no descriptor is forwarded before the tables are changed.
 
 use crate::real::{errno, set_errno, system_call};
-use crate::table::{self, Entry};
+use crate::table::{self, FarFile};
 use crate::{data, descriptors, metadata};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -123,7 +123,7 @@ fn descriptor(stream: *mut libc::FILE) -> c_int {
 
 /// The entry of a stream's descriptor. libc also makes streams of descriptors that it duplicated
 /// itself (perror does): `error` is what the kernel said of the placeholder.
-fn adopted(fd: c_int, error: c_int) -> Option<Entry> {
+fn adopted(fd: c_int, error: c_int) -> Option<FarFile> {
     if !table::any() || !matches!(error, libc::ENOTCONN | libc::EINVAL | libc::ESPIPE) {
         return None;
     }

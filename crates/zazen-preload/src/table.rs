@@ -37,12 +37,12 @@ pub(crate) fn before_first(begin: fn()) {
 
 /// What a forwarded descriptor stands for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Entry(u64);
+pub(crate) struct FarFile(u64);
 
-impl Entry {
+impl FarFile {
     /// `mode` is st_mode; ids are not 0.
-    pub(crate) fn new(id: u32, mode: u32) -> Entry {
-        Entry(u64::from(id) | u64::from(mode & libc::S_IFMT) << 32)
+    pub(crate) fn new(id: u32, mode: u32) -> FarFile {
+        FarFile(u64::from(id) | u64::from(mode & libc::S_IFMT) << 32)
     }
 
     /// The far side's number.
@@ -72,13 +72,13 @@ impl Entry {
 
 /// The entry of a descriptor, if it is forwarded.
 #[inline(always)]
-pub(crate) fn entry(fd: c_int) -> Option<Entry> {
+pub(crate) fn entry(fd: c_int) -> Option<FarFile> {
     // Nothing was ever forwarded: the usual case of the usual process.
     if fd >= END.load(Ordering::Relaxed) || fd < 0 {
         return None;
     }
     let value = TABLE[fd as usize].load(Ordering::Acquire);
-    (value != 0).then_some(Entry(value))
+    (value != 0).then_some(FarFile(value))
 }
 
 /// Whether anything is forwarded now.
@@ -100,7 +100,7 @@ pub(crate) fn beyond_all() -> u64 {
 }
 
 /// Marks a kernel descriptor as forwarded; false if its number is too high.
-pub(crate) fn set(fd: c_int, entry: Entry) -> bool {
+pub(crate) fn set(fd: c_int, entry: FarFile) -> bool {
     let Some(slot) = usize::try_from(fd).ok().and_then(|fd| TABLE.get(fd)) else { return false };
     // SAFETY: a function of `before_first`, or none.
     let begin: Option<fn()> = unsafe { std::mem::transmute(FIRST.load(Ordering::Acquire)) };
@@ -116,13 +116,13 @@ pub(crate) fn set(fd: c_int, entry: Entry) -> bool {
 }
 
 /// Takes the entry away: what it was, and whether it was the description's last.
-pub(crate) fn take(fd: c_int) -> Option<(Entry, bool)> {
+pub(crate) fn take(fd: c_int) -> Option<(FarFile, bool)> {
     let value = TABLE.get(usize::try_from(fd).ok()?)?.swap(0, Ordering::AcqRel);
     if value == 0 {
         return None;
     }
     LIVE.fetch_sub(1, Ordering::AcqRel);
-    let entry = Entry(value);
+    let entry = FarFile(value);
     let before = COUNTS[entry.id() as usize % FDS_MAX].fetch_sub(1, Ordering::AcqRel);
     if state::aborts_on_escape() {
         look_for_escape(entry.id(), before == 1);
@@ -131,20 +131,20 @@ pub(crate) fn take(fd: c_int) -> Option<(Entry, bool)> {
 }
 
 /// One more reference that is no descriptor: the working directory.
-pub(crate) fn hold(entry: Entry) {
+pub(crate) fn hold(entry: FarFile) {
     HIGHEST.fetch_max(entry.id(), Ordering::AcqRel);
     COUNTS[entry.id() as usize % FDS_MAX].fetch_add(1, Ordering::AcqRel);
     LIVE.fetch_add(1, Ordering::AcqRel);
 }
 
 /// Gives [`hold`] back; whether it was the last reference.
-pub(crate) fn release(entry: Entry) -> bool {
+pub(crate) fn release(entry: FarFile) -> bool {
     LIVE.fetch_sub(1, Ordering::AcqRel);
     COUNTS[entry.id() as usize % FDS_MAX].fetch_sub(1, Ordering::AcqRel) == 1
 }
 
 /// All forwarded descriptors.
-pub(crate) fn each() -> impl Iterator<Item = (c_int, Entry)> {
+pub(crate) fn each() -> impl Iterator<Item = (c_int, FarFile)> {
     (0..end()).filter_map(|fd| entry(fd).map(|entry| (fd, entry)))
 }
 

@@ -4,7 +4,7 @@
 //! socket itself is bound here, to an abstract name made of the file's device and inode. Programs
 //! on other machines can't meet there.
 
-use crate::far::{Place, Stat, far, place};
+use crate::far::{Destination, PxStat, far, place};
 use crate::{near, state};
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
@@ -72,9 +72,9 @@ pub(crate) unsafe fn local(
         let name = path_of(address, length)?;
         let mut text = Text::new();
         match place(libc::AT_FDCWD, name.as_ptr(), &mut text) {
-            Ok(Place::Local(_)) => None,
-            Ok(Place::Near(path)) => near::renames().then(|| at_path(std::ffi::CStr::from_ptr(path))),
-            Ok(Place::Far(dir, path)) => {
+            Ok(Destination::Local(_)) => None,
+            Ok(Destination::Near(path)) => near::renames().then(|| at_path(std::ffi::CStr::from_ptr(path))),
+            Ok(Destination::Far(dir, path)) => {
                 let mut far_path = Text::new();
                 far_path.set(std::ffi::CStr::from_ptr(path).to_bytes());
                 Some(named(dir, far_path, &name, binds))
@@ -106,7 +106,7 @@ fn named(dir: c_int, path: Text, name: &Text, binds: bool) -> Result<Local, c_in
     } else {
         far!(px_access(dir, path.as_ptr(), libc::W_OK, libc::AT_EACCESS))?;
     }
-    let mut stat = Stat::default();
+    let mut stat = PxStat::default();
     far!(px_stat(dir, path.as_ptr(), 0, libc::STATX_BASIC_STATS, (&raw mut stat).cast()))?;
     if stat.mode & libc::S_IFMT != libc::S_IFSOCK {
         return Err(libc::ECONNREFUSED);

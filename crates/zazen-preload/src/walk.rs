@@ -1,6 +1,6 @@
 //! nftw and ftw of a forwarded tree: libc's walk by themselves, past the hooks.
 
-use crate::far::{Place, place};
+use crate::far::{Destination, place};
 use crate::real::{aliases, hooks};
 use crate::{directories, metadata, names};
 use std::cell::RefCell;
@@ -45,7 +45,8 @@ struct Walk {
 
 fn is_far(path: *const c_char) -> bool {
     // SAFETY: the program's string.
-    matches!(unsafe { place(libc::AT_FDCWD, path, &mut Text::new()) }, Ok(Place::Near(_) | Place::Far(..)))
+    let leads_to = unsafe { place(libc::AT_FDCWD, path, &mut Text::new()) };
+    matches!(leads_to, Ok(Destination::Near(_) | Destination::Far(..)))
 }
 
 hooks! {

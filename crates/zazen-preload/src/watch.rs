@@ -2,7 +2,7 @@
 //! is watched through a descriptor of it. Elsewhere no watch is to be had: ENOSPC, as when the
 //! kernel has none left, for which programs have another way.
 
-use crate::far::{Opened, Place, far, place};
+use crate::far::{Destination, PxOpened, far, place};
 use crate::real::{hooks, set_errno};
 use crate::table;
 use std::ffi::{c_char, c_int, c_uint};
@@ -15,7 +15,7 @@ fn with_name(
     flags: c_int,
     body: impl FnOnce(*const c_char) -> c_int,
 ) -> Result<c_int, c_int> {
-    let mut opened = Opened::default();
+    let mut opened = PxOpened::default();
     far!(px_open(dir, path, libc::O_PATH | flags, 0, 0, (&raw mut opened).cast()))?;
     let mut fd = -1;
     let given = far!(px_give(opened.id, &raw mut fd));
@@ -39,8 +39,8 @@ fn give(result: Result<c_int, c_int>) -> c_int {
 hooks! {
     fn inotify_add_watch(fd: c_int, path: *const c_char, mask: u32) -> c_int {
         match place(libc::AT_FDCWD, path, &mut Text::new()) {
-            Ok(Place::Local(path) | Place::Near(path)) => next(fd, path, mask),
-            Ok(Place::Far(dir, path)) => {
+            Ok(Destination::Local(path) | Destination::Near(path)) => next(fd, path, mask),
+            Ok(Destination::Far(dir, path)) => {
                 let follow = if mask & libc::IN_DONT_FOLLOW != 0 { libc::O_NOFOLLOW } else { 0 };
                 let kind = if mask & libc::IN_ONLYDIR != 0 { libc::O_DIRECTORY } else { 0 };
                 give(with_name(dir, path, follow | kind, |name| next(fd, name, mask & !libc::IN_DONT_FOLLOW)))
@@ -51,11 +51,12 @@ hooks! {
 
     fn fanotify_mark(fd: c_int, flags: c_uint, mask: u64, at: c_int, path: *const c_char) -> c_int {
         match place(at, path, &mut Text::new()) {
-            Ok(Place::Local(path) | Place::Near(path)) => next(fd, flags, mask, at, path),
-            Ok(Place::Far(dir, path)) => {
+            Ok(Destination::Local(path) | Destination::Near(path)) => next(fd, flags, mask, at, path),
+            Ok(Destination::Far(dir, path)) => {
                 let follow = if flags & libc::FAN_MARK_DONT_FOLLOW != 0 { libc::O_NOFOLLOW } else { 0 };
                 let flags = flags & !libc::FAN_MARK_DONT_FOLLOW;
-                give(with_name(dir, path, follow as c_int, |name| next(fd, flags, mask, libc::AT_FDCWD, name)))
+                give(with_name(dir, path, follow as c_int,
+                    |name| next(fd, flags, mask, libc::AT_FDCWD, name)))
             }
             Err(error) => give(Err(error)),
         }

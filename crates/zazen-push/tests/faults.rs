@@ -444,7 +444,10 @@ mod any_events {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            cases: 400, failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
 
         /// Whatever is thrown at it, the writer neither panics nor loses count.
         #[test]
@@ -469,7 +472,8 @@ mod any_events {
                     + counters.refused;
                 prop_assert_eq!(counters.submitted, settled + writer.in_flight() as u64);
                 let sent_to_nobody =
-                    actions.iter().any(|action| matches!(action, Action::Send { node, .. } if *node >= nodes));
+                    actions.iter()
+                        .any(|action| matches!(action, Action::Send { node, .. } if *node >= nodes));
                 prop_assert!(!sent_to_nobody);
             }
         }

@@ -10,7 +10,7 @@ use crate::far::{self, Far, px};
 use crate::filter::{SYS_FCHMODAT2, SYS_RENAMEAT};
 use crate::identity::Identity;
 use crate::notify::{Listener, Notice, Outcome, Reply, errno};
-use crate::places::{Place, Places};
+use crate::places::{Places, Resolver};
 use crate::target::{Status, Target, View, enterable, may_enter};
 use crate::{fifo, records};
 use std::ffi::{CStr, CString, c_int};
@@ -18,7 +18,7 @@ use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use zazen_forward_api::paths::PATH_MAX;
-use zazen_forward_api::structures::{ROOT, Stat, StatFs};
+use zazen_forward_api::structures::{PxStat, ROOT, StatFs};
 
 const HERE: i32 = libc::AT_FDCWD;
 const BUFFER_MAX: usize = 65536;
@@ -42,7 +42,7 @@ pub(crate) struct Supervisor {
 }
 
 /// One call in work.
-struct Call<'a> {
+struct SystemCall<'a> {
     all: &'static Supervisor,
     notice: &'a Notice,
     target: Target,
@@ -79,7 +79,7 @@ impl Supervisor {
                 let _ = self.begin_thread();
             }
             let target = Target::of_call(&self.listener, notice);
-            let call = Call { all: self, notice: &notice, target };
+            let call = SystemCall { all: self, notice: &notice, target };
             // A panic fails one call: a program that gets no answer would wait for ever.
             let done = catch_unwind(AssertUnwindSafe(|| call.done()));
             self.listener.answer(&notice, done.unwrap_or(Err(libc::EIO)));
@@ -96,7 +96,7 @@ enum Found {
     Asked(CString),
 }
 
-impl Call<'_> {
+impl SystemCall<'_> {
     fn word(&self, index: usize) -> u64 {
         self.notice.arguments[index]
     }
@@ -216,8 +216,8 @@ impl Call<'_> {
         if text.is_none() && errno() == libc::EPERM && !WARNED.swap(true, Ordering::Relaxed) {
             tracing::error!(
                 process = self.target.tid,
-                "the program's memory may not be read (ptrace is forbidden, or its file is not readable): its \
-                 paths are this machine's"
+                "the program's memory may not be read (ptrace is forbidden, or its file is not readable): \
+                 its paths are this machine's"
             );
         }
         // Only now it is certain that this was the program's memory.
@@ -230,18 +230,18 @@ impl Call<'_> {
         if self.target.still_waits() { found } else { Err(libc::ESRCH) }
     }
 
-    fn place(&self, at: At) -> Result<(Place, Vec<u8>), i32> {
+    fn place(&self, at: At) -> Result<(Resolver, Vec<u8>), i32> {
         let At(dir, address, may_be_empty) = at;
         // The kernel knows the error for a path that is unreadable or too long.
-        let Some(text) = self.text(address)? else { return Ok((Place::Kernel, Vec::new())) };
+        let Some(text) = self.text(address)? else { return Ok((Resolver::Kernel, Vec::new())) };
         let place = self.all.places.place(&self.target, dir, &text, may_be_empty)?;
         // With another root directory or other mounts, the path names another file.
-        if place != Place::Kernel && self.target.view()? != self.all.view {
+        if place != Resolver::Kernel && self.target.view()? != self.all.view {
             let is_seated = || self.all.places.directory_of(&self.target).is_some();
             return match text.first() != Some(&b'/') && dir == HERE && is_seated() {
                 // The kernel would resolve it from another directory.
                 true => Err(libc::EXDEV),
-                false => Ok((Place::Kernel, text)),
+                false => Ok((Resolver::Kernel, text)),
             };
         }
         Ok((place, text))
@@ -249,8 +249,8 @@ impl Call<'_> {
 
     fn find(&self, at: At) -> Result<Found, i32> {
         Ok(match self.place(at)?.0 {
-            Place::Kernel => Found::Kernel,
-            Place::Asked(path) => Found::Asked(path),
+            Resolver::Kernel => Found::Kernel,
+            Resolver::Asked(path) => Found::Asked(path),
         })
     }
 
@@ -347,8 +347,8 @@ impl Call<'_> {
         if resolve != 0 { Err(libc::ENOSYS) } else { self.open(at, flags as c_int, mode as u32) }
     }
 
-    fn look(&self, path: &CStr, flags: c_int, mask: u32) -> Result<Stat, i32> {
-        let mut stat = Stat::default();
+    fn look(&self, path: &CStr, flags: c_int, mask: u32) -> Result<PxStat, i32> {
+        let mut stat = PxStat::default();
         px!(px_stat(ROOT, path.as_ptr(), flags & !libc::AT_EMPTY_PATH, mask, (&raw mut stat).cast()))?;
         Ok(stat)
     }
@@ -409,12 +409,12 @@ impl Call<'_> {
 
     /// A call with two paths, both forwarded or both local.
     fn two(&self, old: At, new: At, call: impl Fn(&CStr, &CStr) -> Result<i64, i32>) -> Outcome {
-        let named = |at: At, (place, text): (Place, Vec<u8>)| match place {
-            Place::Asked(path) => Ok((path, true)),
-            Place::Kernel => self.all.places.absolute(&self.target, at.0, &text).ok_or(libc::EXDEV),
+        let named = |at: At, (place, text): (Resolver, Vec<u8>)| match place {
+            Resolver::Asked(path) => Ok((path, true)),
+            Resolver::Kernel => self.all.places.absolute(&self.target, at.0, &text).ok_or(libc::EXDEV),
         };
         let (from, to) = (self.place(old)?, self.place(new)?);
-        if from.0 == Place::Kernel && to.0 == Place::Kernel {
+        if from.0 == Resolver::Kernel && to.0 == Resolver::Kernel {
             return Ok(Reply::Continue);
         }
         let ((old, old_far), (new, new_far)) = (named(old, from)?, named(new, to)?);
@@ -442,14 +442,14 @@ impl Call<'_> {
         let Some(given) = self.text(to)? else { return Ok(Reply::Continue) };
         let to = self.all.places.link_target(given.clone());
         let path = match place {
-            Place::Asked(path) => path,
+            Resolver::Asked(path) => path,
             // Below a far directory that the program has open, the kernel would not translate the
             // target.
-            Place::Kernel if to != given => match self.all.places.absolute(&self.target, at.0, &text) {
+            Resolver::Kernel if to != given => match self.all.places.absolute(&self.target, at.0, &text) {
                 Some((path, true)) => path,
                 _ => return Ok(Reply::Continue),
             },
-            Place::Kernel => return Ok(Reply::Continue),
+            Resolver::Kernel => return Ok(Reply::Continue),
         };
         let to = CString::new(to).map_err(|_| libc::EINVAL)?;
         let identity = self.identity(false)?;
@@ -576,10 +576,10 @@ impl Call<'_> {
     fn chdir(&self, address: u64) -> Outcome {
         let (place, text) = self.place(At(HERE, address, false))?;
         let path = match place {
-            Place::Asked(path) => path,
+            Resolver::Asked(path) => path,
             // The program leaves a directory that only the supervisor knows. The kernel does not
             // tell whether its own change fails, so check that first.
-            Place::Kernel if self.all.places.directory_of(&self.target).is_some() => {
+            Resolver::Kernel if self.all.places.directory_of(&self.target).is_some() => {
                 if text.first() != Some(&b'/') {
                     return Err(libc::EFAULT);
                 }
@@ -587,7 +587,7 @@ impl Call<'_> {
                 let whereto = self.all.far.as_them(&identity, || enterable(&root, &text))?;
                 return self.all.places.leave(&self.target, whereto).map(|()| Reply::Continue);
             }
-            Place::Kernel => return Ok(Reply::Continue),
+            Resolver::Kernel => return Ok(Reply::Continue),
         };
         self.go(&path)
     }

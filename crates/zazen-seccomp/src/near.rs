@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use zazen_forward_api::near::Folder;
 use zazen_forward_api::paths;
-use zazen_forward_api::structures::{ROOT, Stat};
+use zazen_forward_api::structures::{PxStat, ROOT};
 
 /// The folders of `forward`'s prefixes, in the form of `zazen_forward_api::near`, as this process's
 /// user reaches them through the daemon behind `socket`. `None` if the daemon does not answer.
@@ -24,7 +24,7 @@ pub fn folders(forward: &OsStr, socket: &Path) -> Option<String> {
 
 fn folder(far: &Far, own: &Identity, path: &[u8]) -> Option<Folder> {
     let path = CString::new(path).ok()?;
-    let mut stat = Stat::default();
+    let mut stat = PxStat::default();
     let mask = libc::STATX_BASIC_STATS | libc::STATX_MNT_ID;
     far.acting(own, || px!(px_stat(ROOT, path.as_ptr(), 0, mask, (&raw mut stat).cast()))).ok()?;
     let told = stat.mask & libc::STATX_MNT_ID != 0 && stat.mode & libc::S_IFMT == libc::S_IFDIR;

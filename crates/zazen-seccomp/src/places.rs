@@ -18,7 +18,7 @@ use zazen_forward_api::paths::{self, Prefix, Route, Text};
 
 /// Where a path leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Resolver {
     /// The kernel resolves it, as the program gave it.
     Kernel,
     /// It is below a prefix: the plug-in resolves this absolute path.
@@ -68,12 +68,12 @@ impl Places {
         dir: i32,
         path: &[u8],
         may_be_empty: bool,
-    ) -> Result<Place, i32> {
+    ) -> Result<Resolver, i32> {
         let mut out = Text::new();
         if path.first() == Some(&b'/') {
             return match paths::route(path, &self.prefixes(), &mut out) {
                 // A path that only begins below a prefix is the kernel's as it stands.
-                Route::Local | Route::LocalAs => Ok(Place::Kernel),
+                Route::Local | Route::LocalAs => Ok(Resolver::Kernel),
                 Route::Far => asked(out.as_bytes()),
                 Route::TooLong => Err(libc::ENAMETOOLONG),
             };
@@ -87,38 +87,38 @@ impl Places {
             return self.below(&directory, path);
         }
         if path.is_empty() {
-            return Ok(Place::Kernel);
+            return Ok(Resolver::Kernel);
         }
         self.seen_from_local(target, dir, path)
     }
 
     /// From a local directory a path can lead below a prefix by `..`, or if the directory is above
     /// a prefix.
-    fn seen_from_local(&self, target: &Target, dir: i32, path: &[u8]) -> Result<Place, i32> {
+    fn seen_from_local(&self, target: &Target, dir: i32, path: &[u8]) -> Result<Resolver, i32> {
         let prefixes = self.prefixes();
         let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
         let named = |prefix: &Prefix<'_>| prefix.local.split(|byte| *byte == b'/').any(|part| part == first);
         if !first.starts_with(b".") && !prefixes.iter().any(named) {
-            return Ok(Place::Kernel);
+            return Ok(Resolver::Kernel);
         }
         let link = if dir == libc::AT_FDCWD { "cwd".to_owned() } else { format!("fd/{dir}") };
         let Some(name) = target.link(&link).filter(|name| name.first() == Some(&b'/')) else {
-            return Ok(Place::Kernel);
+            return Ok(Resolver::Kernel);
         };
         let (mut whole, mut out) = (Text::new(), Text::new());
         if !paths::normalize(&name, path, &mut whole) {
-            return Ok(Place::Kernel);
+            return Ok(Resolver::Kernel);
         }
         match paths::route(whole.as_bytes(), &prefixes, &mut out) {
             Route::Far => asked(out.as_bytes()),
-            _ => Ok(Place::Kernel),
+            _ => Ok(Resolver::Kernel),
         }
     }
 
     /// From a directory that only the supervisor knows of. EXDEV if the path leaves the far side:
     /// the kernel would begin at another directory, and the supervisor accesses no local files for
     /// a program.
-    fn below(&self, directory: &[u8], path: &[u8]) -> Result<Place, i32> {
+    fn below(&self, directory: &[u8], path: &[u8]) -> Result<Resolver, i32> {
         let prefixes = self.prefixes();
         let (mut name, mut whole, mut out) = (Text::new(), Text::new(), Text::new());
         let far = paths::local_of(directory, &prefixes, &mut name);
@@ -243,11 +243,11 @@ impl Places {
     }
 }
 
-fn asked(path: &[u8]) -> Result<Place, i32> {
+fn asked(path: &[u8]) -> Result<Resolver, i32> {
     if path.len() >= paths::PATH_MAX {
         return Err(libc::ENAMETOOLONG);
     }
-    CString::new(path).map(Place::Asked).map_err(|_| libc::EINVAL)
+    CString::new(path).map(Resolver::Asked).map_err(|_| libc::EINVAL)
 }
 
 /// The seat of the process, or of its nearest ancestor that is known.
@@ -287,8 +287,8 @@ mod tests {
         Places::new(b"/far=/srv/f:/b=/srv/other".to_vec())
     }
 
-    fn expect(path: &str) -> Result<Place, i32> {
-        Ok(Place::Asked(CString::new(path).unwrap()))
+    fn expect(path: &str) -> Result<Resolver, i32> {
+        Ok(Resolver::Asked(CString::new(path).unwrap()))
     }
 
     #[test]
@@ -297,9 +297,9 @@ mod tests {
         let place = |path: &str| places.place(&own, libc::AT_FDCWD, path.as_bytes(), false);
         assert_eq!(place("/far/x"), expect("/srv/f/x"));
         assert_eq!(place("/far"), expect("/srv/f"));
-        assert_eq!(place("/farther"), Ok(Place::Kernel));
-        assert_eq!(place("/far/../etc/passwd"), Ok(Place::Kernel));
-        assert_eq!(place("/far/x/../../etc/passwd"), Ok(Place::Kernel));
+        assert_eq!(place("/farther"), Ok(Resolver::Kernel));
+        assert_eq!(place("/far/../etc/passwd"), Ok(Resolver::Kernel));
+        assert_eq!(place("/far/x/../../etc/passwd"), Ok(Resolver::Kernel));
         assert_eq!(place("/etc/../far/x"), expect("/srv/f/x"));
         assert_eq!(place(&format!("/far/{}", "x".repeat(4089))), Err(libc::ENAMETOOLONG));
     }

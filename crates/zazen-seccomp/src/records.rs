@@ -1,6 +1,6 @@
 //! The plug-in's answers as the kernel's structures.
 
-use zazen_forward_api::structures::Stat;
+use zazen_forward_api::structures::PxStat;
 
 /// A structure of the kernel's as it lies in memory.
 pub(crate) fn bytes<T: Copy>(value: &T) -> &[u8] {
@@ -8,7 +8,7 @@ pub(crate) fn bytes<T: Copy>(value: &T) -> &[u8] {
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
-pub(crate) fn stat(from: &Stat) -> libc::stat {
+pub(crate) fn stat(from: &PxStat) -> libc::stat {
     // SAFETY: all zeros is a valid stat.
     let mut to: libc::stat = unsafe { std::mem::zeroed() };
     let [rdev_major, rdev_minor, dev_major, dev_minor] = from.devices;
@@ -27,7 +27,7 @@ pub(crate) fn stat(from: &Stat) -> libc::stat {
     to
 }
 
-pub(crate) fn statx(from: &Stat) -> libc::statx {
+pub(crate) fn statx(from: &PxStat) -> libc::statx {
     // SAFETY: all zeros is a valid statx.
     let mut to: libc::statx = unsafe { std::mem::zeroed() };
     to.stx_mask = from.mask;

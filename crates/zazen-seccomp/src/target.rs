@@ -342,7 +342,8 @@ mod tests {
     #[test]
     fn status_says_who() {
         let text = "Umask:\t0027\nTgid:\t7\nPPid:\t3\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \n\
-                    SigPnd:\t0000000000000000\nShdPnd:\t0000000000002000\nSigBlk:\t0000000000000000\nSigCgt:\t0000000000002000\n";
+                    SigPnd:\t0000000000000000\nShdPnd:\t0000000000002000\n\
+                    SigBlk:\t0000000000000000\nSigCgt:\t0000000000002000\n";
         let status = Status { text: text.to_owned() };
         assert_eq!((status.umask(), status.process(), status.parent()), (0o027, 7, 3));
         assert_eq!(status.identity(false), Identity { uid: 4, gid: 8, groups: vec![9, 10] });

@@ -33,7 +33,8 @@ fn main() {
     let outcome = zazen_sim::run(&job, &mut |_| ControlFlow::Continue(())).expect("runs").expect("ends");
     let spent = cpu_s() - began;
     println!(
-        "{name} at {nodes} nodes, {fidelity}: {} events in {spent:.2} CPU-s, {:.2} M a CPU-second, trace {:016x}",
+        "{name} at {nodes} nodes, {fidelity}: {} events in {spent:.2} CPU-s, {:.2} M a CPU-second, \
+         trace {:016x}",
         outcome.events,
         outcome.events as f64 / spent / 1e6,
         outcome.trace_hash

@@ -65,7 +65,8 @@ pub fn run(cluster: &Cluster, plan: &Assign, ranks: u32) -> Result<Assigned> {
     }
     if plan.dead_nodes > 0 {
         let why = format!(
-            "assignment with dead nodes: the machines run to {MACHINES_MAX} ranks, and beyond there is no closed form"
+            "assignment with dead nodes: the machines run to {MACHINES_MAX} ranks, \
+             and beyond there is no closed form"
         );
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }

@@ -53,7 +53,8 @@ pub fn calibrate(spans: &[Span], base: &Cluster, seed: u64) -> Result<(Cluster, 
     let good: Vec<&Span> = spans.iter().filter(|span| span.is_ok()).collect();
     if good.len() < SPANS_MIN {
         let why = format!(
-            "calibrate: {} successful spans are too few, at least {SPANS_MIN} are needed; record a longer run",
+            "calibrate: {} successful spans are too few, at least {SPANS_MIN} are needed; \
+             record a longer run",
             good.len()
         );
         return Err(Error::new(ErrorKind::InvalidArgument, why));

@@ -4,7 +4,7 @@
 //! back. With `-C` it reads what the next node's ranks wrote. Bytes lie on the writer's own disk;
 //! a shared file's metadata is on one node.
 
-use crate::program::{At, MetaOp, Op, Place, Program};
+use crate::program::{At, MetaOp, MetadataNode, Op, Program};
 use zazen_core::{Error, ErrorKind, Result, byte_size};
 
 /// The most transfers of a rank.
@@ -45,7 +45,7 @@ pub fn program(options: &str) -> Result<Program> {
     if !(1..=1_000_000).contains(&flags.repetitions) {
         return refuse("-i must be between 1 and 1000000");
     }
-    let place = if flags.is_file_each { Place::Hashed } else { Place::Directory { parts: 1 } };
+    let place = if flags.is_file_each { MetadataNode::Hashed } else { MetadataNode::Directory { parts: 1 } };
     let moves = |program: Program, name: &str, op: Op| {
         program.repeat(all as u32, 1, |program| match flags.is_collective {
             true => program.then("barrier", Op::Barrier).then(name, op),

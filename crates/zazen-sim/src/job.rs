@@ -4,7 +4,7 @@
 
 use crate::cluster::Cluster;
 use crate::network::Fidelity;
-use crate::program::{At, LOOPS_MAX, MetaOp, Op, Place, Program};
+use crate::program::{At, LOOPS_MAX, MetaOp, MetadataNode, Op, Program};
 use crate::queue::NODES_MAX;
 use crate::spread::Spread;
 use crate::topology;
@@ -65,7 +65,8 @@ impl Job {
             Work::Names(names) => {
                 if !(1..=1_000_000).contains(&names.files) || names.split_entries < 2 {
                     return refuse(format!(
-                        "names: {} files a rank, directories split at {}; between 1 and 1000000, and from 2 on",
+                        "names: {} files a rank, directories split at {}; \
+                         between 1 and 1000000, and from 2 on",
                         names.files, names.split_entries
                     ));
                 }
@@ -257,11 +258,11 @@ fn op_of(step: &StepFile) -> Result<Op> {
         other => config(format!("{what}: at = {other:?}; there are local, cached, next, random, shared")),
     };
     let place = || match (step.at.as_deref().unwrap_or("hashed"), step.parts) {
-        ("hashed", None) => Ok(Place::Hashed),
-        ("own", None) => Ok(Place::Own),
-        ("directory", parts) => Ok(Place::Directory { parts: parts.unwrap_or(1).max(1) }),
-        ("shared", None) => Ok(Place::Shared { in_one_directory: false }),
-        ("shared-directory", None) => Ok(Place::Shared { in_one_directory: true }),
+        ("hashed", None) => Ok(MetadataNode::Hashed),
+        ("own", None) => Ok(MetadataNode::Own),
+        ("directory", parts) => Ok(MetadataNode::Directory { parts: parts.unwrap_or(1).max(1) }),
+        ("shared", None) => Ok(MetadataNode::Shared { in_one_directory: false }),
+        ("shared-directory", None) => Ok(MetadataNode::Shared { in_one_directory: true }),
         (other, parts) => {
             let parts = parts.map_or(String::new(), |parts| format!(" with parts = {parts}"));
             let known = "hashed, own, directory (with parts), shared, shared-directory";
@@ -306,7 +307,7 @@ mod tests {
         let program = JobFile::from_toml(text).unwrap().program().unwrap();
         assert_eq!(program.totals(), (1 + 3 * 2 + 1, 12_000_000));
         assert_eq!(program.phases, ["open", "dump", "compute", "close"]);
-        assert_eq!(program.steps[4].op, Op::Meta(MetaOp::Close, Place::Directory { parts: 16 }));
+        assert_eq!(program.steps[4].op, Op::Meta(MetaOp::Close, MetadataNode::Directory { parts: 16 }));
     }
 
     #[test]

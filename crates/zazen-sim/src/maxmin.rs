@@ -131,7 +131,10 @@ mod tests {
             flows.iter().for_each(|links| crossing.add(links.iter().copied()));
             let rates = max_min(&capacity, &crossing);
             let load = |link: u32| -> f64 {
-                flows.iter().zip(&rates).filter(|(links, _)| links.contains(&link)).map(|(_, rate)| rate).sum()
+                flows.iter().zip(&rates)
+                    .filter(|(links, _)| links.contains(&link))
+                    .map(|(_, rate)| rate)
+                    .sum()
             };
             for link in 0..links {
                 prop_assert!(load(link) <= capacity[link as usize] * (1.0 + 1e-9));

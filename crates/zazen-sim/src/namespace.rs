@@ -101,7 +101,7 @@ struct Rank {
     first: u64,
 }
 
-struct Place {
+struct HostedPartition {
     partition: Partition,
     node: u32,
     /// Requests that were brought and not answered.
@@ -123,7 +123,7 @@ struct World<'a> {
     keepers: Keepers,
     /// By partition: its place.
     found: BTreeMap<u32, u32>,
-    places: Vec<Place>,
+    places: Vec<HostedPartition>,
     parcels: Vec<Parcel>,
     unused: Vec<u32>,
     ranks: Vec<Rank>,
@@ -363,7 +363,14 @@ impl World<'_> {
         }
         let node = self.keepers.primary(partition);
         let place = self.places.len() as u32;
-        self.places.push(Place { partition: fresh, node, waiting: 0, ticks: 0, is_ticking: false, log });
+        self.places.push(HostedPartition {
+            partition: fresh,
+            node,
+            waiting: 0,
+            ticks: 0,
+            is_ticking: false,
+            log,
+        });
         self.found.insert(partition.0, place);
         place
     }

@@ -19,7 +19,7 @@ pub enum MetaOp {
 
 /// Which node has the rows of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum MetadataNode {
     /// Each operation's name hashes to a node of its own.
     Hashed,
     /// The rank's own node.
@@ -62,7 +62,7 @@ pub enum Op {
     /// The processor is busy.
     Compute(Spread),
     /// A metadata operation.
-    Meta(MetaOp, Place),
+    Meta(MetaOp, MetadataNode),
     /// Write a contiguous piece; to the own disk or the shared store.
     Write(u64, At),
     /// Read a contiguous piece.
@@ -202,11 +202,12 @@ mod tests {
 
     #[test]
     fn totals_count_loops() {
-        let program = Program::new().then("open", Op::Meta(MetaOp::Open, Place::Own)).repeat(3, 0, |outer| {
-            outer
-                .then("write", Op::Write(10, At::Local))
-                .repeat(4, 1, |inner| inner.then("read", Op::Read(1, At::Next)))
-        });
+        let program =
+            Program::new().then("open", Op::Meta(MetaOp::Open, MetadataNode::Own)).repeat(3, 0, |outer| {
+                outer
+                    .then("write", Op::Write(10, At::Local))
+                    .repeat(4, 1, |inner| inner.then("read", Op::Read(1, At::Next)))
+            });
         assert_eq!(program.totals(), (1 + 3 * (1 + 4), 3 * (10 + 4)));
         assert_eq!(Program::new().totals(), (0, 0));
     }

@@ -5,7 +5,7 @@
 //! was. Where a log has only totals ([`Counted`]), operations are *synthesised*: of equal size, at
 //! equal distances between the first and the last. A result that rests on them says so.
 
-use crate::program::{At, MetaOp, Op, Place, Program, Step};
+use crate::program::{At, MetaOp, MetadataNode, Op, Program, Step};
 use crate::spread::Spread;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -303,8 +303,8 @@ impl Builder {
 
     fn op(&self, op: &Timed) -> Op {
         let place = match self.at {
-            At::Shared => Place::Shared { in_one_directory: false },
-            _ => Place::Named(op.file),
+            At::Shared => MetadataNode::Shared { in_one_directory: false },
+            _ => MetadataNode::Named(op.file),
         };
         match op.kind {
             Kind::Open => Op::Meta(MetaOp::Open, place),
@@ -331,6 +331,15 @@ mod tests {
 
     fn log(files: &[&str]) -> Result<Log> {
         Log::read(&[&[HEADER], files].concat().join("\n"))
+    }
+
+    /// A line of a log: `count` operations of one kind, of `bytes` in all; the times are those of
+    /// the first, of the last, and of being busy.
+    fn counted(rank: &str, kind: &str, (count, bytes): (u64, u64), times_s: [f64; 3]) -> String {
+        let [first, last, busy] = times_s;
+        let times = format!(r#""first_s":{first:?},"last_s":{last:?},"busy_s":{busy:?}"#);
+        let totals = format!(r#""kind":"{kind}","count":{count},"bytes":{bytes},{times}"#);
+        format!(r#"{{"rank":{rank},"file":1,"counted":[{{{totals}}}]}}"#)
     }
 
     fn makespan_s(program: Program, nodes: u32) -> f64 {
@@ -366,9 +375,7 @@ mod tests {
     #[test]
     fn totals_are_conserved() {
         for (count, bytes) in [(1, 5), (3, 1000), (4, 4096), (10, 12_345), (4099, 1 << 30)] {
-            let line = format!(
-                r#"{{"rank":null,"file":1,"counted":[{{"kind":"read","count":{count},"bytes":{bytes},"first_s":1.0,"last_s":4.0,"busy_s":2.0}}]}}"#
-            );
+            let line = counted("null", "read", (count, bytes), [1.0, 4.0, 2.0]);
             let (program, basis) = log(&[&line]).unwrap().program(At::Local).unwrap();
             assert_eq!((basis.traced, basis.synthesised), (0, count));
             let mut found = (0, 0);
@@ -387,8 +394,8 @@ mod tests {
     /// Ranks that do the same share their steps.
     #[test]
     fn equal_ranks_share_steps() {
-        let line = r#"{"rank":null,"file":1,"counted":[{"kind":"write","count":4000,"bytes":4000000,"first_s":0.0,"last_s":9.0,"busy_s":4.0}]}"#;
-        let (program, _) = log(&[line]).unwrap().program(At::Local).unwrap();
+        let line = counted("null", "write", (4000, 4_000_000), [0.0, 9.0, 4.0]);
+        let (program, _) = log(&[&line]).unwrap().program(At::Local).unwrap();
         assert!(program.steps.len() <= 2 * 1000, "{}", program.steps.len());
         assert_eq!(program.ranges.len(), 4);
         makespan_s(program, 2);
@@ -411,8 +418,7 @@ mod tests {
         check(r#"{"rank":0,"file":1,"traced":[["fly",1,3.0,4.0]]}"#, "fly");
         check(r#"{"rank":0,"file":1,"tra"#, "EOF");
         check(r#"{"rank":null,"file":1,"traced":[["read",1,1.0,2.0]]}"#, "no rank");
-        let counted = r#"{"rank":0,"file":1,"counted":[{"kind":"read","count":0,"bytes":1,"first_s":0,"last_s":1,"busy_s":0}]}"#;
-        check(counted, "0 operations");
+        check(&counted("0", "read", (0, 1), [0.0, 1.0, 0.0]), "0 operations");
         for (text, expected) in [
             ("", "empty"),
             (r#"{"v":2,"ranks":1,"run_s":1,"words":[]}"#, "version 2"),
@@ -420,7 +426,7 @@ mod tests {
         ] {
             assert!(Log::read(text).unwrap_err().to_string().contains(expected), "{text}");
         }
-        let many = r#"{"rank":0,"file":1,"counted":[{"kind":"read","count":99999999999,"bytes":1,"first_s":0,"last_s":1,"busy_s":0}]}"#;
-        assert!(log(&[many]).unwrap().program(At::Local).unwrap_err().to_string().contains("more than"));
+        let many = counted("0", "read", (99_999_999_999, 1), [0.0, 1.0, 0.0]);
+        assert!(log(&[&many]).unwrap().program(At::Local).unwrap_err().to_string().contains("more than"));
     }
 }

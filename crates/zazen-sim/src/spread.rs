@@ -10,8 +10,8 @@ use zazen_core::{Error, ErrorKind, Result};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(
     untagged,
-    expecting = "a time: write microseconds such as 25.0, { mean_us = 25.0 }, { median_us = 25.0, sigma = 0.5 } or \
-                 { quantiles_us = [20.0, 25.0, 90.0] }"
+    expecting = "a time: write microseconds such as 25.0, { mean_us = 25.0 }, \
+                 { median_us = 25.0, sigma = 0.5 } or { quantiles_us = [20.0, 25.0, 90.0] }"
 )]
 pub enum Spread {
     /// Always the same.

@@ -1,7 +1,7 @@
 //! The workloads that come with the simulator. To add one, write a function that returns a
 //! [`Work`], and add it to [`ALL`] (docs/simulator.md walks through it).
 
-use crate::program::{At, MetaOp, Op, Place, Program};
+use crate::program::{At, MetaOp, MetadataNode, Op, Program};
 use crate::work::{Assign, Names, Push, Work};
 use zazen_core::{Error, ErrorKind, Result};
 
@@ -123,32 +123,32 @@ const GB: u64 = 1_000_000_000;
 fn fusionfs(_: u32) -> Work {
     Work::Program(
         Program::new()
-            .then("open", Op::Meta(MetaOp::Open, Place::Own))
-            .then("insert", Op::Meta(MetaOp::Insert, Place::Hashed))
+            .then("open", Op::Meta(MetaOp::Open, MetadataNode::Own))
+            .then("insert", Op::Meta(MetaOp::Insert, MetadataNode::Hashed))
             .then("write", Op::Write(16 * GB, At::Local))
             .then("sync", Op::Sync)
-            .then("close", Op::Meta(MetaOp::Close, Place::Hashed)),
+            .then("close", Op::Meta(MetaOp::Close, MetadataNode::Hashed)),
     )
 }
 
-fn creates(place: Place) -> Program {
+fn creates(place: MetadataNode) -> Program {
     Program::new().repeat(1_000, 0, |program| program.then("create", Op::Meta(MetaOp::Insert, place)))
 }
 
 fn metadata(_: u32) -> Work {
-    Work::Program(creates(Place::Hashed))
+    Work::Program(creates(MetadataNode::Hashed))
 }
 
 /// Appending lets the directory's rows spread over all nodes.
 fn metadata_shared(nodes: u32) -> Work {
-    Work::Program(creates(Place::Directory { parts: nodes.saturating_mul(64) }))
+    Work::Program(creates(MetadataNode::Directory { parts: nodes.saturating_mul(64) }))
 }
 
 fn metadata_one_server(_: u32) -> Work {
-    Work::Program(creates(Place::Directory { parts: 1 }))
+    Work::Program(creates(MetadataNode::Directory { parts: 1 }))
 }
 
-fn ior(at: At, place: Place) -> Program {
+fn ior(at: At, place: MetadataNode) -> Program {
     let write = at;
     let opened =
         |program: Program| program.then("open", Op::Meta(MetaOp::Open, place)).then("barrier", Op::Barrier);
@@ -163,13 +163,13 @@ fn ior(at: At, place: Place) -> Program {
 }
 
 fn ior_collective(nodes: u32) -> Work {
-    Work::Program(ior(At::Local, Place::Directory { parts: nodes.saturating_mul(64) }))
+    Work::Program(ior(At::Local, MetadataNode::Directory { parts: nodes.saturating_mul(64) }))
 }
 
 /// All ranks open and close one file: each opening is an operation in a directory of its own at the
 /// I/O node, so the lock does not go around.
 fn ior_collective_shared(_: u32) -> Work {
-    let mut program = ior(At::Shared, Place::Own);
+    let mut program = ior(At::Shared, MetadataNode::Own);
     program.steps.retain(|step| step.op != Op::Sync);
     Work::Program(program)
 }
@@ -179,9 +179,11 @@ fn write_shared(_: u32) -> Work {
 }
 
 fn reads(times: u32, bytes: u64, at: At) -> Program {
-    Program::new()
-        .then("lookup", Op::Meta(MetaOp::Lookup, Place::Hashed))
-        .repeat(times, 0, |program| program.then("read", Op::Read(bytes, at)))
+    Program::new().then("lookup", Op::Meta(MetaOp::Lookup, MetadataNode::Hashed)).repeat(
+        times,
+        0,
+        |program| program.then("read", Op::Read(bytes, at)),
+    )
 }
 
 fn read_local(_: u32) -> Work {
@@ -218,10 +220,10 @@ fn checkpoint(_: u32) -> Work {
                 program
                     .then("compute", Op::Compute(Spread::LogNormal { median_us: 60e6, sigma: 0.02 }))
                     .then("barrier", Op::Barrier)
-                    .then("open", Op::Meta(MetaOp::Insert, Place::Hashed))
+                    .then("open", Op::Meta(MetaOp::Insert, MetadataNode::Hashed))
                     .then("write", Op::Write(GB, At::Local))
                     .then("sync", Op::Sync)
-                    .then("close", Op::Meta(MetaOp::Close, Place::Hashed))
+                    .then("close", Op::Meta(MetaOp::Close, MetadataNode::Hashed))
             })
             .then("barrier", Op::Barrier)
             .then("restart", Op::Read(GB, At::Local)),

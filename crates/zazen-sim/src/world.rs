@@ -12,7 +12,7 @@ use crate::network::{Fidelity, Network, NetworkEvent};
 use crate::outcome::{Outcome, Phase};
 use crate::placement::owner;
 use crate::prefetch::soon;
-use crate::program::{At, LOOPS_MAX, MetaOp, Op, Place, Program};
+use crate::program::{At, LOOPS_MAX, MetaOp, MetadataNode, Op, Program};
 use crate::queue::Queue;
 use crate::random::{Random, Stream, mix};
 use crate::shared_store::SharedStore;
@@ -482,7 +482,7 @@ impl<'a> World<'a> {
             Op::Compute(spread) => {
                 now_ps + spread.draw_ps(self.random, rank, Stream::Compute, self.counter(rank))
             }
-            Op::Meta(_, Place::Shared { in_one_directory }) => {
+            Op::Meta(_, MetadataNode::Shared { in_one_directory }) => {
                 self.shared.operate(now_ps + self.fuse_ps, *in_one_directory)
             }
             Op::Meta(_, place) => {
@@ -567,7 +567,7 @@ impl<'a> World<'a> {
     }
 
     /// The node with the rows of the rank's operation; `None` after too many attempts.
-    fn server(&self, rank: u32, place: Place) -> Option<u32> {
+    fn server(&self, rank: u32, place: MetadataNode) -> Option<u32> {
         let row = &self.ranks[rank as usize];
         let attempt = row.attempt;
         if attempt >= ATTEMPTS_MAX {
@@ -577,11 +577,11 @@ impl<'a> World<'a> {
         // A name of its own for each pass through a loop.
         let name = mix(u64::from(rank) << 32 | u64::from(row.loops[0]) << 12 | u64::from(row.loops[1]));
         let key = match place {
-            Place::Own => return Some(self.node_of(rank)),
-            Place::Hashed => name,
-            Place::Named(hash) => mix(hash),
-            Place::Directory { parts } => mix(0xD1 + (name % u64::from(parts.max(1)))),
-            Place::Shared { .. } => return None,
+            MetadataNode::Own => return Some(self.node_of(rank)),
+            MetadataNode::Hashed => name,
+            MetadataNode::Named(hash) => mix(hash),
+            MetadataNode::Directory { parts } => mix(0xD1 + (name % u64::from(parts.max(1)))),
+            MetadataNode::Shared { .. } => return None,
         };
         Some(owner(key ^ self.job.seed, replica, self.job.nodes))
     }

@@ -1,17 +1,17 @@
-//! Copies a tree from one file system to another: into the namespace (stage in) and out of it (stage
-//! out).
+//! Copies a tree from one file system to another: into the namespace (stage in) and out of it
+//! (stage out).
 //!
 //! - `side`: what a copy needs of a file system; `plain`: one of the kernel's, mounts of the
 //!   namespace too; `namespace`: the namespace without a mount;
 //! - `scan`: which files there are; `copy`: one file; `stage`: all of them.
 //!
 //! Invariants. A name at the destination is there only when its file is whole, checked, and has its
-//! times: until then it is a *part*, `.NAME.zazen-part`. So a file whose length and time are those of
-//! its source is done, and what a run left is taken up by the next. Any number of processes, on any
-//! nodes, may stage the same tree at once: each part is locked by the process that writes it.
+//! times: until then it is a *part*, `.NAME.zazen-part`. So a file whose length and time are those
+//! of its source is done, and what a run left is taken up by the next. Any number of processes, on
+//! any nodes, may stage the same tree at once: each part is locked by the process that writes it.
 //!
-//! What is not promised: a source that changes and keeps length and time counts as unchanged, unless
-//! `compare` is asked for. Blocks of pipes, sockets and devices are not copied.
+//! What is not promised: a source that changes and keeps length and time counts as unchanged,
+//! unless `compare` is asked for. Blocks of pipes, sockets and devices are not copied.
 
 mod copy;
 mod namespace;

@@ -184,16 +184,16 @@ fn meta_of(found: &Attributes) -> Meta {
     }
 }
 
-struct Opened {
+struct NamespaceFile {
     namespace: Namespace,
     id: InodeId,
     /// `None` after the end of writing.
     file: Option<File>,
 }
 
-impl Opened {
-    fn new(namespace: &Namespace, file: File) -> Opened {
-        Opened { namespace: namespace.clone(), id: file.attributes().id, file: Some(file) }
+impl NamespaceFile {
+    fn new(namespace: &Namespace, file: File) -> NamespaceFile {
+        NamespaceFile { namespace: namespace.clone(), id: file.attributes().id, file: Some(file) }
     }
 
     fn file(&self) -> Result<&File> {
@@ -201,7 +201,7 @@ impl Opened {
     }
 }
 
-impl OpenFile for Opened {
+impl OpenFile for NamespaceFile {
     fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         self.file()?.read_at(into, offset).map_err(io)
     }
@@ -281,7 +281,7 @@ impl Side for NamespaceSide {
         }
         let mode = Mode { read: true, write: false, truncate: false };
         let file = self.namespace.open_inode(None, found.id, mode).map_err(io)?;
-        Ok(Box::new(Opened::new(&self.namespace, file)))
+        Ok(Box::new(NamespaceFile::new(&self.namespace, file)))
     }
 
     fn open_part(&self, path: &Path, owner: u32) -> Result<Option<Box<dyn OpenFile>>> {
@@ -316,7 +316,7 @@ impl Side for NamespaceSide {
         if !try_lock(&self.namespace, opened.id)? {
             return Ok(None);
         }
-        Ok(Some(Box::new(Opened::new(&self.namespace, file))))
+        Ok(Some(Box::new(NamespaceFile::new(&self.namespace, file))))
     }
 
     fn make_directory(&self, path: &Path) -> Result<()> {

@@ -1,7 +1,7 @@
 //! A file system of the kernel.
 //!
-//! Each path is walked from a descriptor of what the tree lies in, name by name, and never through a
-//! symbolic link; owners, modes, times and attributes are set on descriptors. So nobody who may
+//! Each path is walked from a descriptor of what the tree lies in, name by name, and never through
+//! a symbolic link; owners, modes, times and attributes are set on descriptors. So nobody who may
 //! write in the tree can lead a run of root's out of it.
 
 use crate::side::{Kind, Meta, OpenFile, Side, above, link_error, names_beneath};
@@ -107,18 +107,18 @@ fn same_file(one: &File, other: &File) -> Result<bool> {
 }
 
 /// An open file. A part is open twice: its lock and its times outlast the end of writing.
-struct Opened {
+struct PlainFile {
     file: File,
     writer: Option<File>,
 }
 
-impl Opened {
+impl PlainFile {
     fn bytes(&self) -> &File {
         self.writer.as_ref().unwrap_or(&self.file)
     }
 }
 
-impl OpenFile for Opened {
+impl OpenFile for PlainFile {
     fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         let mut got = 0;
         while got < into.len() {
@@ -191,8 +191,8 @@ impl OpenFile for Opened {
 const TRIES: usize = 16;
 
 impl PlainSide {
-    /// The tree at `root`, which need not be there yet; what it lies in must be. Links above the root
-    /// are followed once, here.
+    /// The tree at `root`, which need not be there yet; what it lies in must be. Links above the
+    /// root are followed once, here.
     pub fn new(root: &Path) -> Result<PlainSide> {
         let above = above(root);
         let shown = if above.as_os_str().is_empty() { Path::new(".") } else { above };
@@ -290,7 +290,7 @@ impl Side for PlainSide {
 
     fn open(&self, path: &Path) -> Result<Box<dyn OpenFile>> {
         let (at, name) = self.place(path)?;
-        Ok(Box::new(Opened { file: open_file(&at, name, OFlags::RDONLY)?, writer: None }))
+        Ok(Box::new(PlainFile { file: open_file(&at, name, OFlags::RDONLY)?, writer: None }))
     }
 
     fn open_part(&self, path: &Path, owner: u32) -> Result<Option<Box<dyn OpenFile>>> {
@@ -343,7 +343,7 @@ impl Side for PlainSide {
             rustix::fs::fchmod(&file, Mode::from_raw_mode(0o600))?;
             match open_file(&at, name, OFlags::RDWR) {
                 Ok(writer) if same_file(&file, &writer)? => {
-                    return Ok(Some(Box::new(Opened { file, writer: Some(writer) })));
+                    return Ok(Some(Box::new(PlainFile { file, writer: Some(writer) })));
                 }
                 // Whoever had the lock before has finished it.
                 Ok(_) | Err(Errno::NOENT) => return Ok(None),
@@ -399,8 +399,8 @@ impl Side for PlainSide {
             return Ok(rustix::fs::utimensat(&at, name, &times_of(meta), AtFlags::SYMLINK_NOFOLLOW)?);
         }
         let held = match directory(&at, name, OFlags::RDONLY, path) {
-            // Its owner may not read it, and may change that. The descriptor's own name leads to the
-            // directory that was opened, whatever has its path now.
+            // Its owner may not read it, and may change that. The descriptor's own name leads to
+            // the directory that was opened, whatever has its path now.
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                 let held = directory(&at, name, OFlags::PATH, path)?;
                 let own_name = format!("/proc/self/fd/{}", held.as_raw_fd());

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// An entry, with its path relative to the root of the tree; empty for the root.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct TreeEntry {
     pub(crate) path: PathBuf,
     pub(crate) meta: Meta,
 }
@@ -35,17 +35,17 @@ fn is_part(name: &std::ffi::OsStr) -> bool {
     name.as_bytes().starts_with(b".") && name.as_bytes().ends_with(PART.as_bytes())
 }
 
-/// All entries beneath `root`, directories before what is in them. A directory that cannot be listed
-/// goes to `failed`. Parts of a run that is under way are left out.
+/// All entries beneath `root`, directories before what is in them. A directory that cannot be
+/// listed goes to `failed`. Parts of a run that is under way are left out.
 pub(crate) fn scan(
     side: &dyn Side,
     root: &Path,
     stopped: &dyn Fn() -> bool,
     failed: &mut dyn FnMut(PathBuf, std::io::Error),
-) -> Result<Vec<Entry>> {
+) -> Result<Vec<TreeEntry>> {
     let missing = || std::io::Error::from_raw_os_error(libc::ENOENT);
     let meta = side.meta(root)?.ok_or_else(missing)?;
-    let mut entries = vec![Entry { path: PathBuf::new(), meta }];
+    let mut entries = vec![TreeEntry { path: PathBuf::new(), meta }];
     let mut at = 0;
     while at < entries.len() && !stopped() {
         let directory = entries[at].path.clone();
@@ -55,7 +55,7 @@ pub(crate) fn scan(
                     listed.retain(|(name, _)| !is_part(name));
                     listed.sort_by(|a, b| a.0.cmp(&b.0));
                     entries.extend(
-                        listed.into_iter().map(|(name, meta)| Entry { path: directory.join(name), meta }),
+                        listed.into_iter().map(|(name, meta)| TreeEntry { path: directory.join(name), meta }),
                     );
                 }
                 Err(error) => failed(directory, error),

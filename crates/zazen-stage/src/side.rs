@@ -1,5 +1,5 @@
-//! What a copy needs of a file system. A side is made for one tree: all paths are the tree's root or
-//! beneath it, and no symbolic link from the root on is followed.
+//! What a copy needs of a file system. A side is made for one tree: all paths are the tree's root
+//! or beneath it, and no symbolic link from the root on is followed.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Error, ErrorKind, Result};
@@ -114,8 +114,8 @@ pub trait Side: Send + Sync {
     /// Opens a part for reading and writing, and locks it until it is dropped. `None` if another
     /// process has the lock. What is there and is no regular file of the caller's with one name is
     /// removed, and a new file made, for its owner only. A locked one of `owner` counts as another
-    /// process's: it gives its part away just before it renames it. A file system without locks gives
-    /// them to everybody.
+    /// process's: it gives its part away just before it renames it. A file system without locks
+    /// gives them to everybody.
     fn open_part(&self, path: &Path, owner: u32) -> Result<Option<Box<dyn OpenFile>>>;
     /// Makes a directory for its owner only; no error if it is there.
     fn make_directory(&self, path: &Path) -> Result<()>;

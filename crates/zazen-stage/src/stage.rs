@@ -2,7 +2,7 @@
 //! directories.
 
 use crate::copy::{Copied, Way, is_same};
-use crate::scan::{Entry, join, scan};
+use crate::scan::{TreeEntry, join, scan};
 use crate::side::{Kind, Meta, Side, link_error};
 use std::collections::{HashMap, HashSet};
 use std::io::{Error, ErrorKind, Result};
@@ -78,8 +78,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Copies the tree or file `source` to `target`: afterwards `target` has what `source` has. Nothing
 /// at the target is removed, except what stands where a file of the source goes.
 ///
-/// Fails only if the source cannot be looked at, or the target not be made. What cannot be copied is
-/// in the report.
+/// Fails only if the source cannot be looked at, or the target not be made. What cannot be copied
+/// is in the report.
 pub fn stage(
     from: &dyn Side,
     source: &Path,
@@ -134,7 +134,7 @@ impl Run<'_> {
     }
 
     /// A tree must not go into a file, nor a file onto a directory.
-    fn check_kinds(&self, entries: &[Entry]) -> Result<()> {
+    fn check_kinds(&self, entries: &[TreeEntry]) -> Result<()> {
         let is_directory = entries[0].meta.kind == Kind::Directory;
         match self.to.meta(self.target)? {
             Some(there) if is_directory && there.kind == Kind::Symlink => Err(link_error(self.target)),
@@ -148,7 +148,7 @@ impl Run<'_> {
         }
     }
 
-    fn make_directories(&self, entries: &[Entry]) -> Result<()> {
+    fn make_directories(&self, entries: &[TreeEntry]) -> Result<()> {
         for entry in entries.iter().filter(|entry| entry.meta.kind == Kind::Directory) {
             if self.stopped() {
                 return Ok(());
@@ -175,7 +175,7 @@ impl Run<'_> {
 
     /// The files to copy, in this process's order: first those that its node holds, then all in an
     /// order that differs between processes, so that they do not meet. And further names.
-    fn plan<'a>(&self, entries: &'a [Entry]) -> (Vec<&'a Entry>, Vec<Names<'a>>) {
+    fn plan<'a>(&self, entries: &'a [TreeEntry]) -> (Vec<&'a TreeEntry>, Vec<Names<'a>>) {
         let mut files = Vec::new();
         let mut by_identity: HashMap<(u64, u64), Names<'a>> = HashMap::new();
         for entry in entries.iter().filter(|entry| entry.meta.kind == Kind::File) {
@@ -191,7 +191,7 @@ impl Run<'_> {
         }
         let own = self.from.own_node().or(self.to.own_node());
         let salt = format!("{own:?}-{}", std::process::id());
-        let order = |entry: &&Entry| {
+        let order = |entry: &&TreeEntry| {
             let held = own.is_some() && entry.meta.holder == own;
             let name = entry.path.as_os_str().as_encoded_bytes();
             (!held, frame_checksum(&[salt.as_bytes(), name].concat()))
@@ -202,7 +202,7 @@ impl Run<'_> {
         (files, names)
     }
 
-    fn copy_all(&self, files: &[&Entry]) {
+    fn copy_all(&self, files: &[&TreeEntry]) {
         let next = AtomicUsize::new(0);
         let more = |bytes| {
             self.progress.bytes_done.fetch_add(bytes, Ordering::Relaxed);
@@ -233,7 +233,7 @@ impl Run<'_> {
         });
     }
 
-    fn count(&self, entry: &Entry, copied: Result<Copied>) {
+    fn count(&self, entry: &TreeEntry, copied: Result<Copied>) {
         match copied {
             Err(error) => return self.fail(&entry.path, error),
             Ok(Copied::Stopped) => return,
@@ -257,7 +257,7 @@ impl Run<'_> {
         }
     }
 
-    fn make_links(&self, entries: &[Entry], names: &[Names<'_>]) {
+    fn make_links(&self, entries: &[TreeEntry], names: &[Names<'_>]) {
         let failed: HashSet<PathBuf> =
             lock(self.report).failures.iter().map(|failure| failure.path.clone()).collect();
         for names in names {
@@ -315,7 +315,7 @@ impl Run<'_> {
         }
     }
 
-    fn symlink(&self, entry: &Entry) -> Result<()> {
+    fn symlink(&self, entry: &TreeEntry) -> Result<()> {
         let target = join(self.target, &entry.path);
         let leads_to = self.from.read_link(&join(self.source, &entry.path))?;
         if let Some(there) = self.to.meta(&target)? {
@@ -340,7 +340,7 @@ impl Run<'_> {
     }
 
     /// Modes and times, the innermost first: what is in a directory changes its times.
-    fn finish_directories(&self, entries: &[Entry]) {
+    fn finish_directories(&self, entries: &[TreeEntry]) {
         let failed: HashSet<PathBuf> =
             lock(self.report).failures.iter().map(|failure| failure.path.clone()).collect();
         for entry in entries.iter().rev().filter(|entry| entry.meta.kind == Kind::Directory) {

@@ -5,7 +5,7 @@ use crate::fences::BLOCK_RECORDS;
 use crate::log::plan_reads;
 use crate::record::{Record, RecordOp, Storage};
 use crate::segments;
-use crate::types::{EntriesCursor, Entry, POSITION_FILES};
+use crate::types::{CachedFrame, EntriesCursor, POSITION_FILES};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use zazen_core::{Origin, Result, RunSet, Source};
@@ -39,14 +39,14 @@ impl<D: Disk> Dataset<D> {
     }
 
     /// Describes a found frame; `None` if its name can't be read any more.
-    pub(crate) fn describe(&self, found: &Found) -> Result<Option<Entry>> {
+    pub(crate) fn describe(&self, found: &Found) -> Result<Option<CachedFrame>> {
         let Some(source) = self.source(&found.record)? else { return Ok(None) };
         self.entry_of(found.clone(), source, &mut None).map(Some)
     }
 
     /// `packed`: the segment file that the last entry was packed in, which mostly is this one's
     /// too.
-    fn entry_of(&self, found: Found, source: Source, packed: &mut Option<Segment>) -> Result<Entry> {
+    fn entry_of(&self, found: Found, source: Source, packed: &mut Option<Segment>) -> Result<CachedFrame> {
         let (place, path, offset) = match found.record.storage {
             Storage::Packed(address) => {
                 let (number, offset) = segments::locate(address);
@@ -67,7 +67,7 @@ impl<D: Disk> Dataset<D> {
         };
         let position = position(&found);
         let (meta, origin) = (found.record.meta, found.origin);
-        Ok(Entry { meta, origin, source, path, offset, position, place, disk: 0 })
+        Ok(CachedFrame { meta, origin, source, path, offset, position, place, disk: 0 })
     }
 
     /// Some frames of `numbers` in log order, natives first; `None` when there are no more. Reads
@@ -145,7 +145,7 @@ impl<D: Disk> Dataset<D> {
     }
 
     /// Adds the entries of found frames; those whose name can't be read any more are left out.
-    pub(crate) fn describe_all(&self, found: Vec<Found>, into: &mut Vec<Entry>) -> Result<()> {
+    pub(crate) fn describe_all(&self, found: Vec<Found>, into: &mut Vec<CachedFrame>) -> Result<()> {
         let (state, mut names) = {
             let index = self.read_index();
             (index.state.clone(), index.names.reader())

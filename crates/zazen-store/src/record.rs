@@ -412,8 +412,10 @@ mod tests {
         #[test]
         fn records_round_trip(
             remove: bool, number in 0u64..=1 << 40, length in 0u64..=1 << 40, checksum: u64,
-            validator in proptest::option::of(any::<(u64, i64, i64, u64, bool)>()), uid: u32, gid: u32, mode in 0u32..0o10000,
-            storage in 0u8..3, address in 0u64..1 << 48, by_name: bool, source in 0u64..1 << 48, id: u128, index: u64,
+            validator in proptest::option::of(any::<(u64, i64, i64, u64, bool)>()),
+            uid: u32, gid: u32, mode in 0u32..0o10000,
+            storage in 0u8..3, address in 0u64..1 << 48, by_name: bool,
+            source in 0u64..1 << 48, id: u128, index: u64,
         ) {
             let record = Record {
                 op: if remove { RecordOp::Remove } else { RecordOp::Put },

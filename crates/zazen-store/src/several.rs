@@ -12,7 +12,7 @@ use crate::activity::ScanGuard;
 use crate::put::Put;
 use crate::store::Store;
 use crate::superseded::Superseded;
-use crate::types::{DatasetSummary, EntriesCursor, Entry, OpenFrame, Space, Stored};
+use crate::types::{CachedFrame, DatasetSummary, EntriesCursor, OpenFrame, Space, Stored};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -293,13 +293,13 @@ impl<D: Disk> Stores<D> {
     }
 
     /// As [`Store::entry`].
-    pub fn entry(&self, dataset: &RelPath, number: u64) -> Result<Option<Entry>> {
+    pub fn entry(&self, dataset: &RelPath, number: u64) -> Result<Option<CachedFrame>> {
         let Some(store) = self.holder(dataset, number) else { return Ok(None) };
         Ok(store.entry(dataset, number)?.map(|entry| self.placed(store, entry)))
     }
 
     /// `entry` of `store`, so that it is found there again.
-    fn placed(&self, store: &Arc<Store<D>>, mut entry: Entry) -> Entry {
+    fn placed(&self, store: &Arc<Store<D>>, mut entry: CachedFrame) -> CachedFrame {
         entry.disk = u8::try_from(self.position(store)).unwrap_or(0);
         entry
     }
@@ -308,13 +308,13 @@ impl<D: Disk> Stores<D> {
         self.all.iter().position(|other| Arc::ptr_eq(other, store)).unwrap_or(0)
     }
 
-    fn store_of(&self, entry: &Entry) -> &Arc<Store<D>> {
+    fn store_of(&self, entry: &CachedFrame) -> &Arc<Store<D>> {
         self.all.get(usize::from(entry.disk)).unwrap_or_else(|| self.first())
     }
 
     /// As [`Store::entries`]: ordered by storage position on each disk, the disks in turn. A disk
     /// that cannot be asked gives none.
-    pub fn entries(&self, dataset: &RelPath, numbers: &RunSet) -> Result<Vec<Entry>> {
+    pub fn entries(&self, dataset: &RelPath, numbers: &RunSet) -> Result<Vec<CachedFrame>> {
         if let Some(one) = self.only() {
             return one.entries(dataset, numbers);
         }
@@ -336,7 +336,7 @@ impl<D: Disk> Stores<D> {
         dataset: &RelPath,
         numbers: &RunSet,
         cursor: &mut PageCursor,
-    ) -> Result<Option<Vec<Entry>>> {
+    ) -> Result<Option<Vec<CachedFrame>>> {
         if let Some(one) = self.only() {
             return one.entries_page(dataset, numbers, &mut cursor.one);
         }
@@ -365,7 +365,7 @@ impl<D: Disk> Stores<D> {
     }
 
     /// As [`Store::open_entry`].
-    pub fn open_entry(&self, dataset: &RelPath, entry: &Entry) -> Result<Option<OpenFrame>> {
+    pub fn open_entry(&self, dataset: &RelPath, entry: &CachedFrame) -> Result<Option<OpenFrame>> {
         self.store_of(entry).open_entry(dataset, entry)
     }
 
@@ -385,7 +385,7 @@ impl<D: Disk> Stores<D> {
     }
 
     /// As [`Store::drop_stale`].
-    pub fn drop_stale(&self, dataset: &RelPath, entry: &Entry) -> Result<bool> {
+    pub fn drop_stale(&self, dataset: &RelPath, entry: &CachedFrame) -> Result<bool> {
         let dropped = self.store_of(entry).drop_stale(dataset, entry);
         if dropped.is_err() && self.all.len() > 1 {
             let (at, number) = (usize::from(entry.disk), entry.meta.number.get());
@@ -395,14 +395,14 @@ impl<D: Disk> Stores<D> {
     }
 
     /// As [`Store::adopt`].
-    pub fn adopt(&self, dataset: &RelPath, entries: &[(&Entry, Validator)]) -> Result<()> {
+    pub fn adopt(&self, dataset: &RelPath, entries: &[(&CachedFrame, Validator)]) -> Result<()> {
         if let Some(one) = self.only() {
             return one.adopt(dataset, entries);
         }
         let mut outcome = Ok(());
         for store in &self.all {
-            let is_its = |(entry, _): &&(&Entry, Validator)| Arc::ptr_eq(self.store_of(entry), store);
-            let its: Vec<(&Entry, Validator)> = entries.iter().filter(is_its).copied().collect();
+            let is_its = |(entry, _): &&(&CachedFrame, Validator)| Arc::ptr_eq(self.store_of(entry), store);
+            let its: Vec<(&CachedFrame, Validator)> = entries.iter().filter(is_its).copied().collect();
             if !its.is_empty() {
                 outcome = outcome.and(store.adopt(dataset, &its));
             }
@@ -664,7 +664,7 @@ fn is_same(one: &DiskHoldings, other: &DiskHoldings) -> bool {
 }
 
 /// The lists as one: a part of each in turn. Entries that share a file stay together.
-fn in_turn(lists: Vec<Vec<Entry>>) -> Vec<Entry> {
+fn in_turn(lists: Vec<Vec<CachedFrame>>) -> Vec<CachedFrame> {
     let mut lists: Vec<_> = lists.into_iter().map(|list| list.into_iter().peekable()).collect();
     let mut all = Vec::new();
     while !lists.is_empty() {

@@ -3,13 +3,14 @@
 use crate::activity::{Activity, ScanGuard};
 use crate::counters::{Counters, count};
 use crate::dataset::{Dataset, Found, Lookup, Writer};
+use crate::layout_bytes::layout_bytes;
 use crate::open_files::OpenFiles;
 use crate::own_file::temporary;
 use crate::record::{Record, RecordOp, Storage};
 use crate::registry;
 use crate::room::{Room, on_disk};
 use crate::state::State;
-use crate::types::{DatasetSummary, EntriesCursor, Entry, OpenFrame, Space, StoreConfig};
+use crate::types::{CachedFrame, DatasetSummary, EntriesCursor, OpenFrame, Space, StoreConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -70,6 +71,10 @@ pub struct Store<D: Disk> {
 
 /// Refusals for want of room are logged once in this time.
 const REFUSALS_EVERY: Duration = Duration::from_secs(60);
+/// A layout up to this size is remembered, in bytes of memory; a larger one only up to this part of
+/// what is held of the dataset.
+const LAYOUT_BYTES_MIN: u64 = 64 << 10;
+const LAYOUT_SHARE: u64 = 16;
 /// Bytes read at once by [`Store::verify`].
 const VERIFY_BYTES: usize = 1 << 20;
 /// Blocks of records that one page of entries reads.
@@ -269,7 +274,7 @@ impl<D: Disk> Store<D> {
     }
 
     /// Describes a cached frame; `None` if it isn't here.
-    pub fn entry(&self, dataset: &RelPath, number: u64) -> Result<Option<Entry>> {
+    pub fn entry(&self, dataset: &RelPath, number: u64) -> Result<Option<CachedFrame>> {
         let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(None) };
         match dataset.find(number)? {
             Lookup::Here(found) => dataset.describe(&found),
@@ -281,14 +286,14 @@ impl<D: Disk> Store<D> {
     ///
     /// Reads the log front to back, some 100 bytes of heap per entry; for more than some 100 000
     /// frames take [`Store::entries_page`].
-    pub fn entries(&self, dataset: &RelPath, numbers: &RunSet) -> Result<Vec<Entry>> {
+    pub fn entries(&self, dataset: &RelPath, numbers: &RunSet) -> Result<Vec<CachedFrame>> {
         let mut all = Vec::new();
         let mut cursor = EntriesCursor::default();
         while let Some(page) = self.entries_page(dataset, numbers, &mut cursor)? {
             all.extend(page);
         }
         // If a log was rewritten meanwhile, or a frame promoted, an entry may come twice.
-        all.sort_by_key(|entry: &Entry| (entry.meta.number, entry.position));
+        all.sort_by_key(|entry: &CachedFrame| (entry.meta.number, entry.position));
         all.dedup_by_key(|entry| entry.meta.number);
         all.sort_by_key(|entry| entry.position);
         Ok(all)
@@ -303,7 +308,7 @@ impl<D: Disk> Store<D> {
         dataset: &RelPath,
         numbers: &RunSet,
         cursor: &mut EntriesCursor,
-    ) -> Result<Option<Vec<Entry>>> {
+    ) -> Result<Option<Vec<CachedFrame>>> {
         let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(None) };
         self.touch(&dataset);
         let Some(found) = dataset.page(numbers, cursor, PAGE_BLOCKS)? else { return Ok(None) };
@@ -349,7 +354,7 @@ impl<D: Disk> Store<D> {
     /// half the system calls of [`Store::open_frame`]. The frame may have been replaced since; then
     /// the bytes don't match `entry.meta.checksum`, as with any copy that went bad, and the reader
     /// asks again; or it is `None`, if another copy has its number now.
-    pub fn open_entry(&self, dataset: &RelPath, entry: &Entry) -> Result<Option<OpenFrame>> {
+    pub fn open_entry(&self, dataset: &RelPath, entry: &CachedFrame) -> Result<Option<OpenFrame>> {
         // It is gone, or something else has its path: the slow way finds out which.
         let Ok(file) = self.disk.open(&entry.place, false) else {
             let found = self.open_frame(dataset, entry.meta.number.get())?;
@@ -458,7 +463,7 @@ impl<D: Disk> Store<D> {
 
     /// Drops a frame that `entry` described, because its source changed; false if the number has
     /// another copy by now.
-    pub fn drop_stale(&self, dataset: &RelPath, entry: &Entry) -> Result<bool> {
+    pub fn drop_stale(&self, dataset: &RelPath, entry: &CachedFrame) -> Result<bool> {
         let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(false) };
         match dataset.find(entry.meta.number.get())? {
             Lookup::Here(found) if found.record.meta == entry.meta && found.origin == entry.origin => {
@@ -536,7 +541,7 @@ impl<D: Disk> Store<D> {
 
     /// Gives frames that came without a validator the one that their sources have, if they are
     /// still as `entries` described them. One write to the log for all of them.
-    pub fn adopt(&self, dataset: &RelPath, entries: &[(&Entry, Validator)]) -> Result<()> {
+    pub fn adopt(&self, dataset: &RelPath, entries: &[(&CachedFrame, Validator)]) -> Result<()> {
         let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(()) };
         let _changing = self.changing()?;
         let mut writer = dataset.lock_writer();
@@ -583,10 +588,16 @@ impl<D: Disk> Store<D> {
     }
 
     /// Remembers the layout of `dataset`, across restarts; made known by whoever listed the backing
-    /// store. Without effect for a dataset without frames.
+    /// store. Without effect for a dataset without frames, and for a layout that takes more memory
+    /// than [`LAYOUT_BYTES_MIN`] and a sixteenth of what the cache holds of the dataset: whoever
+    /// may write a manifest could fill the memory with it.
     pub fn set_layout(&self, dataset: &RelPath, layout: &Layout) -> Result<()> {
         let Some(found) = self.dataset(dataset.as_str()) else { return Ok(()) };
-        if found.read_index().state.layout.as_ref() == Some(layout) {
+        let (is_known, held) = {
+            let index = found.read_index();
+            (index.state.layout.as_ref() == Some(layout), index.footprint())
+        };
+        if is_known || layout_bytes(layout) as u64 > LAYOUT_BYTES_MIN.max(held / LAYOUT_SHARE) {
             return Ok(());
         }
         let _changing = self.changing()?;

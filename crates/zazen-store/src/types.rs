@@ -65,7 +65,7 @@ pub struct OpenFrame {
 
 /// A cached frame, described. `position` orders frames as they lie on the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct CachedFrame {
     /// What is known of it.
     pub meta: FrameMeta,
     /// How it came here.
@@ -84,9 +84,9 @@ pub struct Entry {
     pub(crate) disk: u8,
 }
 
-impl Entry {
+impl CachedFrame {
     /// Whether both frames are packed in one file: whoever may read one may read the other.
-    pub fn is_packed_with(&self, other: &Entry) -> bool {
+    pub fn is_packed_with(&self, other: &CachedFrame) -> bool {
         self.is_packed() && other.is_packed() && self.disk == other.disk && self.place == other.place
     }
 
@@ -98,7 +98,7 @@ impl Entry {
     }
 }
 
-impl Cached for Entry {
+impl Cached for CachedFrame {
     fn meta(&self) -> &FrameMeta {
         &self.meta
     }
@@ -107,8 +107,8 @@ impl Cached for Entry {
     }
 }
 
-impl scan::Stored for Entry {
-    fn shares_file_with(&self, other: &Entry) -> bool {
+impl scan::Stored for CachedFrame {
+    fn shares_file_with(&self, other: &CachedFrame) -> bool {
         self.is_packed_with(other)
     }
     fn origin(&self) -> Origin {

@@ -1,7 +1,8 @@
 //! Far more datasets than the process may open files: they are found, served, written to and
 //! recovered. A test program of its own, because the limit is the process's.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr)] // helpers of tests; the configured exceptions see #[test] only
+// Helpers of tests: the exceptions in clippy.toml cover #[test] functions only.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::Path;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use zazen_core::{ErrorKind, FrameMeta, FrameNo, Origin, RelPath, Result, RunSet, Source};
 use zazen_env::{ManualClock, SeededRandom, SimDisk, WatchedDisk};
 use zazen_store::contract::series_in;
-use zazen_store::{Entry, PageCursor, Store, StoreConfig, Stored, Stores};
+use zazen_store::{CachedFrame, PageCursor, Store, StoreConfig, Stored, Stores};
 use zazen_wire::checksum::frame_checksum;
 
 type Several = Stores<WatchedDisk<SimDisk>>;
@@ -71,7 +71,7 @@ fn on_disk(store: &Several, at: usize) -> u64 {
     native.len() + alien.len()
 }
 
-fn pages(store: &Several, wanted: &RunSet) -> Vec<Entry> {
+fn pages(store: &Several, wanted: &RunSet) -> Vec<CachedFrame> {
     let (mut all, mut cursor) = (Vec::new(), PageCursor::default());
     while let Some(page) = store.entries_page(&series_in("d"), wanted, &mut cursor).unwrap() {
         all.extend(page);

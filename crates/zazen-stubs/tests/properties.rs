@@ -171,15 +171,18 @@ proptest! {
             }
         };
         prop_assert_eq!(output.functions, functions.len());
-        let file = |name: &str| output.files.iter().find(|file| file.name == name).map(|file| file.text.as_str());
-        let (client, dispatch) = (file("valid_client.c").unwrap_or(""), file("valid_dispatch.c").unwrap_or(""));
+        let file = |name: &str|
+            output.files.iter().find(|file| file.name == name).map(|file| file.text.as_str());
+        let (client, dispatch) =
+            (file("valid_client.c").unwrap_or(""), file("valid_dispatch.c").unwrap_or(""));
         for index in 0..functions.len() {
             let (stub, dispatcher) = (format!(" f{index}("), format!("dispatch_f{index}(struct zazen_call \
                                                                       *call)"));
             prop_assert!(client.contains(&stub) && dispatch.contains(&dispatcher));
         }
         for file in &output.files {
-            let balance = |open: char, close: char| file.text.matches(open).count() == file.text.matches(close).count();
+            let balance = |open: char, close: char|
+                file.text.matches(open).count() == file.text.matches(close).count();
             prop_assert!(balance('{', '}') && balance('(', ')'), "{}", file.name);
         }
     }

@@ -156,14 +156,17 @@ impl Scanner {
             Format::Gro | Format::Lammps | Format::Xyz => {
                 Ok(Some((State::Text(Text::new(self.format)), 0, 0)))
             }
-            Format::Dcd => Dcd::parse(bytes)
-                .map(|found| found.map(|dcd| (State::Dcd(dcd), dcd.begin, dcd.n_atoms))),
+            Format::Dcd => {
+                Dcd::parse(bytes).map(|found| found.map(|dcd| (State::Dcd(dcd), dcd.begin, dcd.n_atoms)))
+            }
             Format::Ncdf => Ncdf::parse(bytes)
                 .map(|found| found.map(|ncdf| (State::Ncdf(ncdf), ncdf.begin, ncdf.n_atoms))),
-            Format::H5md => Err("HDF5 keeps a frame in chunks, which may be compressed and lie apart, so it \
-                                 is no byte range of the file; convert it to XTC, TRR, DCD or NetCDF, or open \
-                                 it with pattern= as a whole"
-                .to_owned()),
+            Format::H5md => {
+                Err("HDF5 keeps a frame in chunks, which may be compressed and lie apart, so it \
+                                 is no byte range of the file; convert it to XTC, TRR, DCD or NetCDF, or \
+                                 open it with pattern= as a whole"
+                    .to_owned())
+            }
         };
         match found {
             Err(why) => Err(self.damaged(why)),

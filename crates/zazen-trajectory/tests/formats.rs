@@ -320,7 +320,9 @@ proptest! {
 
     /// Whatever is done to a file: no panic, and every frame that is told lies in the file.
     #[test]
-    fn hostile_bytes_make_no_panic(which in 0usize..64, edits in prop::collection::vec((any::<u16>(), any::<u8>()), 0..9),
+    fn hostile_bytes_make_no_panic(
+        which in 0usize..64,
+        edits in prop::collection::vec((any::<u16>(), any::<u8>()), 0..9),
         cut in any::<u16>(), look in 1usize..300) {
         let all = samples();
         let sample = &all[which % all.len()];

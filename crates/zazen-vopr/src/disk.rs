@@ -4,7 +4,7 @@ use crate::mutant::Mutant;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zazen_core::Result;
-use zazen_env::{DiskFile, DiskPath, SimDisk, SimFile, Stat, WatchedDisk};
+use zazen_env::{DiskFile, DiskPath, FileStat, SimDisk, SimFile, WatchedDisk};
 use zazen_store::Store;
 
 /// The disk that a node's store sees.
@@ -102,7 +102,7 @@ impl zazen_env::Disk for NodeDisk {
     fn list(&self, path: &DiskPath) -> Result<Vec<(String, bool)>> {
         self.inner.list(path)
     }
-    fn stat(&self, path: &DiskPath) -> Result<Option<Stat>> {
+    fn stat(&self, path: &DiskPath) -> Result<Option<FileStat>> {
         self.inner.stat(path)
     }
     fn free_bytes(&self) -> Result<u64> {
@@ -127,7 +127,7 @@ impl DiskFile for NodeFile {
         }
         Ok(())
     }
-    fn stat(&self) -> Result<Stat> {
+    fn stat(&self) -> Result<FileStat> {
         self.inner.stat()
     }
     fn truncate(&self, bytes: u64) -> Result<()> {

@@ -143,7 +143,7 @@ impl World {
         let event = match std::mem::replace(&mut copy.action, copy::Action::Abandon) {
             copy::Action::LookUp => {
                 let entry = store.entry(&series, frame.number).ok().flatten();
-                let held = |entry: zazen_store::Entry| Held {
+                let held = |entry: zazen_store::CachedFrame| Held {
                     meta: entry.meta,
                     origin: entry.origin,
                     source: entry.source,

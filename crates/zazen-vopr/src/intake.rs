@@ -103,8 +103,11 @@ impl Receiving {
     fn look_up(&self, store: &Arc<NodeStore>) -> Result<Option<Held>> {
         let dataset = content::dataset_at(&self.ask.dataset).unwrap_or(0);
         let entry = store.entry(&content::series(dataset)?, self.ask.meta.number.get());
-        let held =
-            |entry: zazen_store::Entry| Held { meta: entry.meta, origin: entry.origin, source: entry.source };
+        let held = |entry: zazen_store::CachedFrame| Held {
+            meta: entry.meta,
+            origin: entry.origin,
+            source: entry.source,
+        };
         entry.map(|entry| entry.map(held)).map_err(of_the_disk)
     }
 

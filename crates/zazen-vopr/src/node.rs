@@ -19,7 +19,7 @@ use zazen_frames::misses::Misses;
 use zazen_frames::outage::Health;
 use zazen_frames::scan::Proof;
 use zazen_frames::shares::Shares;
-use zazen_store::{EntriesCursor, Entry, Put, ScanGuard, Store, StoreConfig};
+use zazen_store::{CachedFrame, EntriesCursor, Put, ScanGuard, Store, StoreConfig};
 use zazen_wire::header::Header;
 
 /// A clock that is off by some time and runs at a rate of its own.
@@ -104,7 +104,7 @@ pub(crate) struct Pending {
 /// A scan of one connection.
 pub(crate) struct Scan {
     pub(crate) dataset: usize,
-    pub(crate) order: HandOut<Entry>,
+    pub(crate) order: HandOut<CachedFrame>,
     pub(crate) cursor: EntriesCursor,
     pub(crate) misses: Misses<Arrived>,
     /// Its workers, with what they cost their user.

@@ -17,7 +17,7 @@ use zazen_frames::messages::{Delivery, ScanBatch, ScanNext};
 use zazen_frames::misses::{self, Brought, Take, Wanted};
 use zazen_frames::scan::{AfterCheck, Proof, after_check, refetched_as};
 use zazen_frames::stale::Validate;
-use zazen_store::Entry;
+use zazen_store::CachedFrame;
 use zazen_wire::Message;
 use zazen_wire::header::Header;
 
@@ -47,7 +47,7 @@ impl World {
 
     /// Steps the order of a scan, and does what it asks for, until it waits for something that
     /// takes time.
-    fn scan_steps(&mut self, at: At, event: hand_out::Event<Entry>) {
+    fn scan_steps(&mut self, at: At, event: hand_out::Event<CachedFrame>) {
         let Some(store) = self.nodes[at.0].store.clone() else { return };
         let mut event = Some(event);
         while let Some(happened) = event.take() {
@@ -66,7 +66,7 @@ impl World {
         at: At,
         store: &Arc<NodeStore>,
         action: hand_out::Action,
-    ) -> Option<hand_out::Event<Entry>> {
+    ) -> Option<hand_out::Event<CachedFrame>> {
         let state = self.scan(at)?;
         let dataset = state.dataset;
         let series = content::series(dataset).ok()?;
@@ -138,7 +138,7 @@ impl World {
         None
     }
 
-    fn drops_stale(&mut self, node: usize, store: &Arc<NodeStore>, dataset: usize, entry: &Entry) {
+    fn drops_stale(&mut self, node: usize, store: &Arc<NodeStore>, dataset: usize, entry: &CachedFrame) {
         let Ok(series) = content::series(dataset) else { return };
         let dropped = store.drop_stale(&series, entry);
         let frame = FrameId { dataset, number: entry.meta.number.get() };
@@ -394,8 +394,9 @@ impl World {
                         let stat = self.opens(at.0, frame, who.as_ref())?;
                         let proof = Proof { source: frame.source()?, stat, at_ns: local_ns };
                         let entry = store.entry(&series, number)?;
-                        let covered =
-                            |entry: &Entry| proof.covers(Validate::Always, (&entry.meta, &entry.source));
+                        let covered = |entry: &CachedFrame| {
+                            proof.covers(Validate::Always, (&entry.meta, &entry.source))
+                        };
                         let stale = entry.filter(|entry| !covered(entry));
                         let origin = stale.as_ref().map(|entry| refetched_as(&entry.meta, entry.origin));
                         stale.iter().for_each(|entry| self.drops_stale(at.0, &store, dataset, entry));

@@ -215,8 +215,8 @@ fn unknown(file: &str) -> Error {
     Error::new(
         ErrorKind::Unsupported,
         format!(
-            "{file} is neither an index (.series, .pvd, .vtm, .vtpd, .vtpc, .pvtu and alike, .csv) nor a file with data \
-             (.{})",
+            "{file} is neither an index (.series, .pvd, .vtm, .vtpd, .vtpc, .pvtu and alike, .csv) nor a \
+             file with data (.{})",
             DATA.join(", .")
         ),
     )

@@ -14,5 +14,5 @@ mod tree;
 mod xml;
 
 pub use index::{Index, STEPS_MAX, Step, is_index, read_index};
-pub use path::{Place, place};
+pub use path::{IndexFiles, place};
 pub use tree::{FILES_MAX, Tree};

@@ -28,7 +28,7 @@ fn normal(path: &str) -> String {
 
 /// Where the files of an index lie, for a frame cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct IndexFiles {
     /// The directory that holds the index and all its files.
     pub directory: String,
     /// By step, the files' paths beneath it.
@@ -38,7 +38,7 @@ pub struct Place {
 }
 
 /// The place of files that an index in `directory` (absolute) names, by step.
-pub fn place(directory: &str, steps: &[Vec<String>]) -> Place {
+pub fn place(directory: &str, steps: &[Vec<String>]) -> IndexFiles {
     let index = format!("{}/index", directory.trim_end_matches('/'));
     let absolute: Vec<Vec<String>> =
         steps.iter().map(|files| files.iter().map(|file| beside(&index, file)).collect()).collect();
@@ -56,7 +56,7 @@ pub fn place(directory: &str, steps: &[Vec<String>]) -> Place {
         .map(|files| files.iter().map(|file| file.get(base..).unwrap_or_default().to_owned()).collect())
         .collect();
     let template = NameTemplate::of_steps(&steps);
-    Place { directory, steps, template }
+    IndexFiles { directory, steps, template }
 }
 
 #[cfg(test)]

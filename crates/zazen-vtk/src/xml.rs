@@ -136,7 +136,8 @@ fn field_data(text: &str, root: Node<'_, '_>) -> Option<String> {
     let appended = elements(root).find(|node| node.tag_name().name() == "AppendedData");
     let appended = appended.and_then(|node| text.get(node.range())).unwrap_or_default();
     Some(format!(
-        "<VTKFile type=\"PolyData\"{attributes}><PolyData>{}<Piece NumberOfPoints=\"0\"/></PolyData>{appended}</VTKFile>",
+        "<VTKFile type=\"PolyData\"{attributes}><PolyData>{}<Piece \
+         NumberOfPoints=\"0\"/></PolyData>{appended}</VTKFile>",
         text.get(node.range())?
     ))
 }

@@ -127,7 +127,8 @@ impl Header {
         let protocol = |why: String| Err(Error::new(ErrorKind::Protocol, why));
         if bytes[..4] != MAGIC {
             return protocol(format!(
-                "the peer does not speak Zazen's call protocol (message begins with {:02x?}); check the address",
+                "the peer does not speak Zazen's call protocol (message begins with {:02x?}); \
+                 check the address",
                 &bytes[..4]
             ));
         }

@@ -286,7 +286,8 @@ mod tests {
         #[test]
         fn any_bytes_give_a_head_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let messages = [
-                CallHead::take(&bytes).map(|(head, sizes, at)| (head.in_count + head.out_count, sizes.len(), at)),
+                CallHead::take(&bytes)
+                    .map(|(head, sizes, at)| (head.in_count + head.out_count, sizes.len(), at)),
                 AnswerHead::take(&bytes).map(|(head, sizes, at)| (head.out_count, sizes.len(), at)),
             ];
             for (count, size_bytes, at) in messages.into_iter().flatten() {
@@ -299,8 +300,13 @@ mod tests {
         }
 
         #[test]
-        fn heads_come_back(function: u32, tag: u64, reply_bytes_max: u64, ins in prop::collection::vec(any::<u64>(), 0..5)) {
-            let head = CallHead { plugin: 7, function, in_count: ins.len() as u32, out_count: 0, reply_bytes_max, tag };
+        fn heads_come_back(
+            function: u32, tag: u64, reply_bytes_max: u64,
+            ins in prop::collection::vec(any::<u64>(), 0..5)
+        ) {
+            let head =
+                CallHead { plugin: 7, function, in_count: ins.len() as u32, out_count: 0,
+                    reply_bytes_max, tag };
             let mut bytes = Vec::new();
             head.put(ins.iter().copied(), &mut bytes);
             prop_assert_eq!(bytes.len(), CALL_HEAD_BYTES + 8 * ins.len());

@@ -684,7 +684,11 @@ mod tests {
         }
 
         #[test]
-        fn damage_never_panics(set in set(), flips in prop::collection::vec((any::<u32>(), 0u8..8), 1..40), cut in any::<u32>()) {
+        fn damage_never_panics(
+            set in set(),
+            flips in prop::collection::vec((any::<u32>(), 0u8..8), 1..40),
+            cut in any::<u32>()
+        ) {
             let bytes = bytes_of(&set);
             prop_assert!(decode(&bytes[..cut as usize % bytes.len()]).is_err(), "a proper prefix was taken");
             for (at, bit) in flips {
@@ -693,13 +697,17 @@ mod tests {
                 damaged[at] ^= 1 << bit;
                 if let Ok(set) = decode(&damaged) {
                     prop_assert_eq!(decode(&bytes_of(&set)).unwrap().len(), set.len());
-                    prop_assert!(set.heap_bytes() <= 64 * damaged.len() + 64, "{} bytes held", set.heap_bytes());
+                    prop_assert!(
+                        set.heap_bytes() <= 64 * damaged.len() + 64,
+                        "{} bytes held", set.heap_bytes());
                 }
             }
         }
 
         #[test]
-        fn noise_never_panics(kinds in prop::collection::vec((0u8..6, prop::collection::vec(any::<u8>(), 0..24)), 0..12)) {
+        fn noise_never_panics(
+            kinds in prop::collection::vec((0u8..6, prop::collection::vec(any::<u8>(), 0..24)), 0..12)
+        ) {
             let mut bytes = vec![VERSION];
             for (kind, rest) in kinds {
                 bytes.push(kind);

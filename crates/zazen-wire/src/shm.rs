@@ -255,7 +255,7 @@ pub enum Op {
 
 /// Where a part of a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PartPlace {
     /// In the slots that follow.
     Inline,
     /// In the lane's eager buffer.
@@ -270,15 +270,15 @@ pub struct Record {
     /// What it is.
     pub op: Op,
     /// Where tables and payload are.
-    pub head: Place,
+    pub head: PartPlace,
     /// Where the bulk bytes are that are not in the pool: after the head if at the same place.
-    pub data: Place,
+    pub data: PartPlace,
     /// Of a piece: payload rather than bulk.
     pub is_payload: bool,
     /// Slots of this record, the first included.
     pub slots: u16,
     /// The low half of the call's id.
-    pub turn: u32,
+    pub call_number: u32,
     /// Entries of the table of input.
     pub inputs: u16,
     /// Entries of the table of output.
@@ -289,14 +289,14 @@ pub struct Record {
 
 impl Record {
     /// A record of one slot with nothing in it.
-    pub fn of(op: Op, turn: u32) -> Record {
+    pub fn of(op: Op, call_number: u32) -> Record {
         Record {
             op,
-            head: Place::Inline,
-            data: Place::Inline,
+            head: PartPlace::Inline,
+            data: PartPlace::Inline,
             is_payload: false,
             slots: 1,
-            turn,
+            call_number,
             inputs: 0,
             outputs: 0,
             span: Span { at: 0, bytes: 0 },
@@ -319,7 +319,7 @@ impl Record {
         half[2] = place_code(self.data);
         half[3] = u8::from(self.is_payload);
         half[4..6].copy_from_slice(&self.slots.to_le_bytes());
-        half[8..12].copy_from_slice(&self.turn.to_le_bytes());
+        half[8..12].copy_from_slice(&self.call_number.to_le_bytes());
         half[12..14].copy_from_slice(&self.inputs.to_le_bytes());
         half[14..16].copy_from_slice(&self.outputs.to_le_bytes());
         half[16..24].copy_from_slice(&self.span.at.to_le_bytes());
@@ -344,14 +344,14 @@ impl Record {
             other => return Err(malformed(format!("is of unknown kind {other}"))),
         };
         let place = |at: usize| match slot[at] {
-            0 => Ok(Place::Inline),
-            1 => Ok(Place::Eager),
-            2 => Ok(Place::Streamed),
+            0 => Ok(PartPlace::Inline),
+            1 => Ok(PartPlace::Eager),
+            2 => Ok(PartPlace::Streamed),
             other => Err(malformed(format!("has its bytes in unknown place {other}"))),
         };
         let (head, data) = (place(65)?, place(66)?);
         let is_payload = slot[67] != 0;
-        let (slots, turn) = (u16_at(68), u32_at(72));
+        let (slots, call_number) = (u16_at(68), u32_at(72));
         let (inputs, outputs) = (u16_at(76), u16_at(78));
         let span = Span { at: u64_at(80), bytes: u64_at(88) };
         if slots == 0 || u32::from(slots) > ring_slots {
@@ -362,7 +362,7 @@ impl Record {
                 "has tables of {inputs} and {outputs} entries, beyond the limit of {ENTRIES_MAX}"
             )));
         }
-        Ok((Record { op, head, data, is_payload, slots, turn, inputs, outputs, span }, header))
+        Ok((Record { op, head, data, is_payload, slots, call_number, inputs, outputs, span }, header))
     }
 
     /// Bytes of its tables.
@@ -371,29 +371,29 @@ impl Record {
     }
 }
 
-fn place_code(place: Place) -> u8 {
+fn place_code(place: PartPlace) -> u8 {
     match place {
-        Place::Inline => 0,
-        Place::Eager => 1,
-        Place::Streamed => 2,
+        PartPlace::Inline => 0,
+        PartPlace::Eager => 1,
+        PartPlace::Streamed => 2,
     }
 }
 
 /// An entry of a table: bytes in the pool, or so many in the message's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum TableEntry {
     /// Where they lie.
     Pool(Span),
     /// How many come with the message.
     Data(u64),
 }
 
-impl Entry {
+impl TableEntry {
     /// As bytes.
     pub fn encode(&self) -> [u8; ENTRY_BYTES] {
         let (at, bytes) = match self {
-            Entry::Pool(span) => (span.at, span.bytes),
-            Entry::Data(bytes) => (NOT_IN_POOL, *bytes),
+            TableEntry::Pool(span) => (span.at, span.bytes),
+            TableEntry::Data(bytes) => (NOT_IN_POOL, *bytes),
         };
         let mut entry = [0; ENTRY_BYTES];
         entry[..8].copy_from_slice(&at.to_le_bytes());
@@ -403,7 +403,7 @@ impl Entry {
 
     /// The entries of a table whose bytes make `total` in all, those in the pool within `pool`.
     /// Fails with `Protocol`.
-    pub fn decode_table(bytes: &[u8], pool: Span, total: u64) -> Result<Vec<Entry>> {
+    pub fn decode_table(bytes: &[u8], pool: Span, total: u64) -> Result<Vec<TableEntry>> {
         let lies = |why: String| Error::new(ErrorKind::Protocol, format!("a table of buffers {why}"));
         let mut entries = Vec::with_capacity(bytes.len() / ENTRY_BYTES);
         let mut reader = Reader::new("table", bytes);
@@ -412,9 +412,9 @@ impl Entry {
             let span = Span { at: reader.u64()?, bytes: reader.u64()? };
             sum = sum.checked_add(span.bytes).ok_or_else(|| lies("overflows".to_owned()))?;
             if span.at == NOT_IN_POOL {
-                entries.push(Entry::Data(span.bytes));
+                entries.push(TableEntry::Data(span.bytes));
             } else if pool.holds(span) {
-                entries.push(Entry::Pool(span));
+                entries.push(TableEntry::Pool(span));
             } else {
                 return Err(lies(format!(
                     "names {} bytes at {}, outside the pool ({} bytes at {})",

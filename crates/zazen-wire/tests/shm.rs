@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use zazen_core::ErrorKind;
 use zazen_wire::Message;
-use zazen_wire::shm::{ENTRIES_MAX, ENTRY_BYTES, Entry, Offer, Op, Place, Record, SLOT_BYTES, Span};
+use zazen_wire::shm::{ENTRIES_MAX, ENTRY_BYTES, Offer, Op, PartPlace, Record, SLOT_BYTES, Span, TableEntry};
 
 const POOL: Span = Span { at: 2 << 20, bytes: 32 << 20 };
 
@@ -31,15 +31,16 @@ fn hex(bytes: &[u8]) -> String {
 fn bytes_are_as_they_always_were() {
     assert_eq!(
         hex(&offer().encode()),
-        "01000700000000000000000020020000000000500200000000004000000000000100001000000000040000002000000000000000000200000000"
+        "010007000000000000000000200200000000005002000000000040000000000001\
+         00001000000000040000002000000000000000000200000000"
     );
     let record = Record {
         op: Op::Message,
-        head: Place::Inline,
-        data: Place::Streamed,
+        head: PartPlace::Inline,
+        data: PartPlace::Streamed,
         is_payload: true,
         slots: 5,
-        turn: 0x0102_0304,
+        call_number: 0x0102_0304,
         inputs: 2,
         outputs: 3,
         span: Span { at: 0x1122_3344, bytes: 0x55 },
@@ -48,8 +49,11 @@ fn bytes_are_as_they_always_were() {
     let expected = "010002010500000004030201020003004433221100000000550000000000000000";
     assert_eq!(hex(&slot[64..97]), expected);
     assert_eq!((&slot[..64], &slot[97..]), (&[0xee; 64][..], &[0; 31][..]));
-    assert_eq!(hex(&Entry::Data(9).encode()), "ffffffffffffffff0900000000000000");
-    assert_eq!(hex(&Entry::Pool(Span { at: 4096, bytes: 1 }).encode()), "00100000000000000100000000000000");
+    assert_eq!(hex(&TableEntry::Data(9).encode()), "ffffffffffffffff0900000000000000");
+    assert_eq!(
+        hex(&TableEntry::Pool(Span { at: 4096, bytes: 1 }).encode()),
+        "00100000000000000100000000000000"
+    );
 }
 
 #[test]
@@ -91,7 +95,13 @@ fn offers_that_make_no_sense_are_refused() {
 
 proptest! {
     #[test]
-    fn records_that_decode_encode_again(mut slot in prop::collection::vec(any::<u8>(), SLOT_BYTES), op in 0u8..7, places in (0u8..4, 0u8..4), slots in 0u16..70, tables in (0u16..70, 0u16..70)) {
+    fn records_that_decode_encode_again(
+        mut slot in prop::collection::vec(any::<u8>(), SLOT_BYTES),
+        op in 0u8..7,
+        places in (0u8..4, 0u8..4),
+        slots in 0u16..70,
+        tables in (0u16..70, 0u16..70)
+    ) {
         slot[64..67].copy_from_slice(&[op, places.0, places.1]);
         slot[68..70].copy_from_slice(&slots.to_le_bytes());
         slot[76..78].copy_from_slice(&tables.0.to_le_bytes());
@@ -114,18 +124,29 @@ proptest! {
 
     /// What a table names lies in the pool and sums up, counted here in 128 bits.
     #[test]
-    fn tables_name_what_is_in_the_pool(entries in prop::collection::vec((prop_oneof![POOL.at - 10..POOL.at + 10, Just(u64::MAX), any::<u64>(), (POOL.at + POOL.bytes - 10)..(POOL.at + POOL.bytes + 10)], prop_oneof![0u64..20, any::<u64>()]), 0..6), off in 0u64..2) {
-        let bytes: Vec<u8> = entries.iter().flat_map(|(at, bytes)| [at.to_le_bytes(), bytes.to_le_bytes()].concat()).collect();
+    fn tables_name_what_is_in_the_pool(
+        entries in prop::collection::vec(
+            (prop_oneof![POOL.at - 10..POOL.at + 10, Just(u64::MAX), any::<u64>(),
+             (POOL.at + POOL.bytes - 10)..(POOL.at + POOL.bytes + 10)],
+             prop_oneof![0u64..20, any::<u64>()]),
+            0..6),
+        off in 0u64..2
+    ) {
+        let bytes: Vec<u8> =
+            entries.iter()
+            .flat_map(|(at, bytes)| [at.to_le_bytes(), bytes.to_le_bytes()].concat()).collect();
         prop_assert_eq!(bytes.len(), entries.len() * ENTRY_BYTES);
         let sum: u128 = entries.iter().map(|(_, bytes)| u128::from(*bytes)).sum();
         let total = (sum as u64).wrapping_add(off);
         let (low, high) = (u128::from(POOL.at), u128::from(POOL.at + POOL.bytes));
-        let inside = |(at, bytes): &(u64, u64)| *at == u64::MAX || (u128::from(*at) >= low && u128::from(*at) + u128::from(*bytes) <= high);
+        let inside = |(at, bytes): &(u64, u64)|
+            *at == u64::MAX
+            || (u128::from(*at) >= low && u128::from(*at) + u128::from(*bytes) <= high);
         let good = entries.iter().all(inside) && sum == u128::from(total);
-        let decoded = Entry::decode_table(&bytes, POOL, total);
+        let decoded = TableEntry::decode_table(&bytes, POOL, total);
         prop_assert_eq!(decoded.is_ok(), good);
         if let Ok(table) = decoded {
-            let again: Vec<u8> = table.iter().flat_map(Entry::encode).collect();
+            let again: Vec<u8> = table.iter().flat_map(TableEntry::encode).collect();
             prop_assert_eq!(again, bytes);
         }
     }

@@ -160,7 +160,8 @@ mod tests {
     proptest! {
         #[test]
         fn division_is_exact(number in 0u64..1 << 53, shift in 0u32..52, divisor in 1u64..1 << 53) {
-            for divisor in [divisor, (divisor >> shift).max(1), number.max(1), number / 2 + 1, number / 3 + 1] {
+            for divisor in [divisor, (divisor >> shift).max(1), number.max(1), number / 2 + 1, number / 3 + 1]
+            {
                 let expected = (number / divisor, number % divisor);
                 prop_assert_eq!(Divisor::new(divisor).divide(number), expected);
             }
@@ -173,7 +174,8 @@ mod tests {
             let (mut bits, mut at) = (Bits::new(&bytes), 0);
             for width in widths {
                 let expected = text.get(at..at + width as usize)
-                    .map(|digits| if digits.is_empty() { 0 } else { u32::from_str_radix(digits, 2).unwrap() });
+                    .map(|digits|
+                        if digits.is_empty() { 0 } else { u32::from_str_radix(digits, 2).unwrap() });
                 prop_assert_eq!(bits.number(width), expected);
                 if expected.is_none() { break; }
                 at += width as usize;
@@ -181,7 +183,10 @@ mod tests {
         }
 
         #[test]
-        fn mixed_and_wide_agree(bytes in prop::collection::vec(any::<u8>(), 16), skip in 0u32..8, width in 1u32..54) {
+        fn mixed_and_wide_agree(
+            bytes in prop::collection::vec(any::<u8>(), 16),
+            skip in 0u32..8, width in 1u32..54
+        ) {
             let mut one = Bits::new(&bytes);
             let mut other = Bits::new(&bytes);
             one.number(skip);

@@ -8,7 +8,7 @@
 
 use crate::counters::Counters;
 use crate::node::Node;
-use crate::opened::Opened;
+use crate::opened::OpenedDataset;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -16,7 +16,7 @@ use zazen_backing::SourceFile;
 use zazen_call::Reply;
 use zazen_core::{Error, ErrorKind, FrameMeta, Result, Source};
 use zazen_frames::messages::{BatchEntry, Delivery, ScanBatch};
-use zazen_store::{Entry, OpenFrame};
+use zazen_store::{CachedFrame, OpenFrame};
 use zazen_wire::Message;
 use zazen_wire::checksum::frame_checksum;
 
@@ -28,7 +28,7 @@ pub(crate) struct Batch {
     bulk: Vec<u8>,
     bytes: u64,
     /// The entry whose file is the last of `fds`.
-    last_entry: Option<Entry>,
+    last_entry: Option<CachedFrame>,
     /// Whether the receiver may have the cache's own files.
     privileged: bool,
     /// Small packed frames go as bytes to whoever may have the file, too.
@@ -90,7 +90,7 @@ impl Batch {
 
     /// Adds the frame of `entry` without opening anything, if the last descriptor is of the file
     /// that packs it too.
-    pub(crate) fn cached_beside(&mut self, node: &Node, entry: &Entry, delivery: Delivery) -> bool {
+    pub(crate) fn cached_beside(&mut self, node: &Node, entry: &CachedFrame, delivery: Delivery) -> bool {
         let Some(last) = self.last_entry.as_ref().filter(|last| last.is_packed_with(entry)) else {
             return false;
         };
@@ -128,7 +128,7 @@ impl Batch {
         &mut self,
         node: &Node,
         frame: OpenFrame,
-        entry: Option<&Entry>,
+        entry: Option<&CachedFrame>,
         delivery: Delivery,
     ) -> Result<()> {
         let OpenFrame { file, offset, meta, path, is_packed, .. } = frame;
@@ -196,7 +196,7 @@ impl Batch {
     pub(crate) fn read_through(
         &mut self,
         node: &Node,
-        opened: &Opened,
+        opened: &OpenedDataset,
         source: &Source,
         number: u64,
         file: &dyn SourceFile,
@@ -228,7 +228,7 @@ impl Batch {
     pub(crate) fn inline(
         &mut self,
         node: &Node,
-        opened: &Opened,
+        opened: &OpenedDataset,
         source: &Source,
         number: u64,
         bytes: Vec<u8>,

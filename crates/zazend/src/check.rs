@@ -2,10 +2,10 @@
 //!
 //! Invariant: it changes nothing that lasts and disturbs no running daemon.
 
-use crate::admission::disk_kind;
 use crate::backing_roots::{BackingRoots, CacheState};
 use crate::config::{Args, CacheSpec, Config, Validate, check_budget};
 use crate::daemon::{disk_space, space_limits};
+use crate::disk_readers::disk_kind;
 use crate::placement::check_placement;
 use crate::service_plugins;
 use crate::viewer::Powers;

@@ -520,8 +520,8 @@ pub fn check_budget(config: &Config) -> Result<()> {
     match config.caches.iter().filter_map(|spec| spec.budget_bytes).min() {
         None | Some(BUDGET_BYTES_MIN..) => Ok(()),
         Some(bytes) => Err(refuse(format!(
-            "budget: {} holds next to nothing, for logs count too; give at least {}, or leave it out for {} % \
-             of the free space",
+            "budget: {} holds next to nothing, for logs count too; give at least {}, or leave it out for {} \
+             % of the free space",
             byte_size::show(bytes),
             byte_size::show(BUDGET_BYTES_MIN),
             DEFAULT_BUDGET_PERCENT

@@ -1,9 +1,9 @@
 //! Puts a daemon together from its settings, and takes it down in order.
 
-use crate::admission::{READERS_MAX, SPINNING_READERS, disk_kind};
 use crate::backing_roots::{BackingRoots, CacheState};
 use crate::config::{CacheSpec, Config, DEFAULT_BUDGET_PERCENT};
 use crate::counters::Counters;
+use crate::disk_readers::{READERS_MAX, SPINNING_READERS, disk_kind};
 use crate::fetcher::Fetcher;
 use crate::latency::timed;
 use crate::layouts::Layouts;
@@ -33,6 +33,7 @@ use zazen_call::{ClusterKey, Server, ServerLimits};
 use zazen_core::byte_size::show;
 use zazen_core::limits::{NEXT_TURN_SUFFIX, OWN_DIR, TURN_SUFFIX};
 use zazen_core::{Error, ErrorKind, RelPath, Result};
+use zazen_env::ownership::Trust;
 use zazen_env::{Disk, RealDisk, Seldom, WatchedDisk, identity, is_trouble};
 use zazen_namespace_node::{NamespaceNode, NamespaceService, Told};
 use zazen_plugins::Plugins;
@@ -215,7 +216,8 @@ impl Daemon {
             })
             .collect();
         format!(
-            "zazend {} on {}: cache {} ({} of {} used, {} readers), backing {}, socket {}, listens to {listen}{metrics}, {}",
+            "zazend {} on {}: cache {} ({} of {} used, {} readers), backing {}, socket {}, listens to \
+             {listen}{metrics}, {}",
             env!("CARGO_PKG_VERSION"),
             node.config().name,
             node.disks.roots(),
@@ -274,7 +276,8 @@ fn open_disks(config: &Config) -> Result<(CacheDisks, Vec<(PathBuf, CacheState)>
             Err(error) if config.caches.len() == 1 || !is_trouble(&error) => return Err(without_disk(error)),
             Err(error) => {
                 tracing::error!(
-                    "cache {}: {error}; the daemon starts without this disk, whose frames are read from the backing store",
+                    "cache {}: {error}; the daemon starts without this disk, \
+                     whose frames are read from the backing store",
                     spec.root.display()
                 );
                 disks.absent.push(AbsentDisk { root: spec.root.clone(), why: error.to_string() });
@@ -341,8 +344,8 @@ fn without_disk(error: Error) -> Error {
         return error;
     }
     error.within(
-        "the cache disk fails; look at it and at the kernel's log, or give --cache another place (until then analyses \
-         read the backing store by themselves)",
+        "the cache disk fails; look at it and at the kernel's log, or give --cache another place (until then \
+         analyses read the backing store by themselves)",
     )
 }
 
@@ -360,18 +363,26 @@ fn make_socket_folder(socket: &Path) -> Result<()> {
         return Err(Error::new(
             ErrorKind::Config,
             format!(
-                "the socket's folder {} belongs to user {}, who could replace the socket; choose another --socket",
+                "the socket's folder {} belongs to user {}, who could replace the socket; \
+                 choose another --socket",
                 folder.display(),
                 meta.uid()
             ),
         ));
     }
-    if meta.mode() & 0o002 != 0 && meta.mode() & 0o1000 == 0 {
+    let own_gid = Trust::of_this_process().gid;
+    let group_writes = meta.mode() & 0o020 != 0 && meta.gid() != own_gid;
+    let everybody_writes = meta.mode() & 0o002 != 0;
+    if (everybody_writes || group_writes) && meta.mode() & 0o1000 == 0 {
+        let who = match everybody_writes {
+            true => "everybody".to_owned(),
+            false => format!("group {}", meta.gid()),
+        };
         return Err(Error::new(
             ErrorKind::Config,
             format!(
-                "everybody can write to the socket's folder {} (mode {:03o}) and could replace the socket; run `chmod o-w` \
-                 on it, or choose another --socket",
+                "{who} can write to the socket's folder {} (mode {:03o}) and could replace the socket; \
+                 run `chmod go-w` on it, or choose another --socket",
                 folder.display(),
                 meta.mode() & 0o777
             ),

@@ -4,7 +4,7 @@
 //! Facts only: `zazen doctor` judges them, because it sees all nodes. A fact that the kernel does
 //! not give is null.
 
-use crate::admission::disk_kind;
+use crate::disk_readers::disk_kind;
 use crate::node::Node;
 use crate::node_store::CacheDisk;
 use serde_json::{Map, Value, json};
@@ -46,12 +46,17 @@ pub(crate) fn examine(node: &Node, disk_bytes: u64) -> Value {
         "caches": serving.chain(absent).collect::<Vec<_>>(),
         "key": config.key.as_deref().map(key),
         "listen": config.listen,
-        "backing": node.roots.roots.iter().map(|root| backing(root.directory.as_str(), &*root.backing)).collect::<Vec<_>>(),
+        "backing":
+            node.roots.roots.iter()
+                .map(|root| backing(root.directory.as_str(), &*root.backing))
+                .collect::<Vec<_>>(),
         "needs_restart": left.needs_restart,
         "refused": left.refused,
         "draining": node.is_draining(),
         // The last one, so that it is as young as can be when it arrives.
-        "wall_ns": u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos()).unwrap_or(0),
+        "wall_ns":
+            u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos())
+            .unwrap_or(0),
     })
 }
 

@@ -7,36 +7,35 @@ use crate::clock::now_ns;
 use crate::fetcher::{Asked, Outcome, Wanting};
 use crate::node::Node;
 use crate::node_store::NodePut;
-use crate::opened::Opened;
+use crate::opened::OpenedDataset;
 use crate::peers::Wanted;
 use zazen_backing::SourceFile;
 use zazen_core::{Error, ErrorKind, FrameNo, Origin, RelPath, Result, Source, SourceStat, Validator};
 use zazen_frames::copy::{self, Ask, Copying, Failure};
 use zazen_frames::home::GIVEN_BYTES_MAX;
 use zazen_frames::stale::Held;
-use zazen_store::Entry;
+use zazen_store::CachedFrame;
 
-/// Where a copy's bytes may come from.
+/// Where a copy's bytes may come from, and for how long somebody waits for them.
 #[derive(Clone, Copy)]
-pub enum Whence<'a> {
-    /// From another node, or from the backing store.
-    Any,
-    /// From the backing store alone: another node asks, until `stops` says that it waits no more.
-    Store {
-        /// Asked before each part of the frame.
-        stops: &'a dyn Fn() -> bool,
-    },
+pub struct Whence<'a> {
+    /// They may come from another node. Otherwise the backing store alone is read: it is another
+    /// node that asks.
+    pub peers: bool,
+    /// Whether nobody waits any more. Asked before each part of the frame, so that a long copy ends
+    /// with its reader.
+    pub stops: &'a dyn Fn() -> bool,
 }
 
 impl Whence<'_> {
     fn stops(&self) -> bool {
-        matches!(self, Whence::Store { stops } if stops())
+        (self.stops)()
     }
 }
 
 /// Why a copy was given up.
 pub fn nobody_waits() -> Error {
-    Error::new(ErrorKind::ShuttingDown, "the daemon that asked waits no more, or this one is stopping")
+    Error::new(ErrorKind::ShuttingDown, "nobody waits for the frame any more, or the daemon is stopping")
 }
 
 /// Brings frame `number` of `opened`, whose source is `source`, into the cache, or joins a fetch of
@@ -45,7 +44,7 @@ pub fn nobody_waits() -> Error {
 /// meanwhile, it is opened again.
 pub fn fetch(
     node: &Node,
-    opened: &Opened,
+    opened: &OpenedDataset,
     source: &Source,
     number: u64,
     origin: Origin,
@@ -90,7 +89,7 @@ pub fn extent_in(file: &dyn SourceFile, source: &Source, number: u64, spelled: &
 }
 
 /// What the state machines of `zazen_frames` are told of a cached frame.
-pub fn held(entry: Entry) -> Held {
+pub fn held(entry: CachedFrame) -> Held {
     Held { meta: entry.meta, origin: entry.origin, source: entry.source }
 }
 
@@ -118,7 +117,7 @@ impl Drop for Timed<'_> {
 /// Copies a frame.
 fn copy_frame(
     node: &Node,
-    opened: &Opened,
+    opened: &OpenedDataset,
     source: &Source,
     number: u64,
     origin: Origin,
@@ -147,7 +146,7 @@ fn copy_frame(
         file,
         put: None,
         buffer: vec![],
-        ask_peers: matches!(whence, Whence::Any),
+        ask_peers: whence.peers,
         whence,
         given: None,
     };
@@ -172,7 +171,7 @@ fn copy_frame(
 /// Does what a copy asks for, on the real disk and the real backing store.
 struct Hands<'a> {
     node: &'a Node,
-    opened: &'a Opened,
+    opened: &'a OpenedDataset,
     series: RelPath,
     source: &'a Source,
     number: u64,
@@ -270,7 +269,12 @@ impl Hands<'_> {
 }
 
 /// Reads a whole frame from its opened source, for want of room in the cache.
-pub fn read_inline(opened: &Opened, source: &Source, number: u64, file: &dyn SourceFile) -> Result<Vec<u8>> {
+pub fn read_inline(
+    opened: &OpenedDataset,
+    source: &Source,
+    number: u64,
+    file: &dyn SourceFile,
+) -> Result<Vec<u8>> {
     let (offset, length) = extent_in(file, source, number, &opened.spelled())?;
     let mut bytes = vec![0; length as usize];
     let mut done = 0;

@@ -4,12 +4,12 @@
 //! Small frames that lie one after the other are compared in blocks.
 
 use crate::node::Node;
-use crate::opened::Opened;
+use crate::opened::OpenedDataset;
 use std::os::unix::fs::FileExt;
 use zazen_backing::SourceFile;
 use zazen_core::{RelPath, Result, Source};
 use zazen_frames::stale::{WHOLE_BYTES, samples};
-use zazen_store::Entry;
+use zazen_store::CachedFrame;
 
 /// Bytes of the source that are read at once where frames are small.
 const BLOCK_BYTES: usize = 256 << 10;
@@ -17,7 +17,7 @@ const BLOCK_BYTES: usize = 256 << 10;
 /// Compares the frames of one group, one after the other.
 pub(crate) struct Comparison<'a> {
     node: &'a Node,
-    opened: &'a Opened,
+    opened: &'a OpenedDataset,
     file: Option<(RelPath, Box<dyn SourceFile>)>,
     /// Bytes of the file, and where they begin.
     block: Vec<u8>,
@@ -25,12 +25,12 @@ pub(crate) struct Comparison<'a> {
 }
 
 impl<'a> Comparison<'a> {
-    pub(crate) fn new(node: &'a Node, opened: &'a Opened) -> Comparison<'a> {
+    pub(crate) fn new(node: &'a Node, opened: &'a OpenedDataset) -> Comparison<'a> {
         Comparison { node, opened, file: None, block: Vec::new(), at: 0 }
     }
 
     /// Whether the copy's samples are the source's. Fails if the user may not read the source.
-    pub(crate) fn is_same(&mut self, entry: &Entry) -> Result<bool> {
+    pub(crate) fn is_same(&mut self, entry: &CachedFrame) -> Result<bool> {
         self.open(&entry.source, entry.meta.number.get())?;
         // A copy that cannot be read is brought again, like one that differs.
         let Ok(Some(copy)) = self.node.store.open_entry(&self.opened.series(), entry) else {

@@ -5,7 +5,6 @@
 //! its source; one miss is one fetch, however many ask. The daemon is a library with a thin `main`,
 //! so that tests run it in their own process.
 
-pub mod admission;
 pub mod backing_roots;
 mod batch;
 pub mod check;
@@ -13,6 +12,7 @@ pub mod clock;
 pub mod config;
 pub mod counters;
 pub mod daemon;
+pub mod disk_readers;
 mod examine;
 pub mod fetch;
 pub mod fetcher;
@@ -45,6 +45,7 @@ pub mod shares;
 pub mod signals;
 mod spans;
 pub mod status;
+pub mod told_files;
 pub mod user_room;
 pub mod viewer;
 

@@ -6,10 +6,10 @@
 
 use crate::grown::Comparison;
 use crate::node::Node;
-use crate::opened::Opened;
+use crate::opened::OpenedDataset;
 use zazen_core::{Credentials, Error, ErrorKind, Validator};
 use zazen_frames::look::{Action, Event, Looking, Refusal, Rules, Verdict};
-use zazen_store::Entry;
+use zazen_store::CachedFrame;
 
 /// What comparing a copy with its source says.
 pub enum Look {
@@ -22,7 +22,7 @@ pub enum Look {
 }
 
 /// Looks at the sources of `group` for `who`, the user of `opened`.
-pub fn look(node: &Node, opened: &Opened, who: &Credentials, group: &[Entry]) -> Vec<Look> {
+pub fn look(node: &Node, opened: &OpenedDataset, who: &Credentials, group: &[CachedFrame]) -> Vec<Look> {
     let layout = opened.told_layout();
     let (validate, own) = (node.config().validate, opened.viewer.is_own());
     let mut looking = Looking::new(Rules { validate, own, who, layout: layout.as_deref() }, group);
@@ -75,7 +75,7 @@ pub fn look(node: &Node, opened: &Opened, who: &Credentials, group: &[Entry]) ->
 
 /// Blocks of a file: a copy goes out only if it is of the version that was opened. Where the source
 /// is of that version and the copy is not (sources are taken not to change), the copy is stale.
-fn as_opened(opened: &Opened, entry: &Entry) -> Look {
+fn as_opened(opened: &OpenedDataset, entry: &CachedFrame) -> Look {
     let Err(error) = entry.meta.validator.map_or(Ok(()), |copy| opened.check_version(&copy)) else {
         return Look::Fresh;
     };
@@ -87,7 +87,7 @@ fn as_opened(opened: &Opened, entry: &Entry) -> Look {
     }
 }
 
-fn adopt(node: &Node, opened: &Opened, group: &[Entry], adopted: &[(usize, Validator)]) {
+fn adopt(node: &Node, opened: &OpenedDataset, group: &[CachedFrame], adopted: &[(usize, Validator)]) {
     let adopted: Vec<_> = adopted.iter().map(|(at, validator)| (&group[*at], *validator)).collect();
     if !adopted.is_empty()
         && let Err(error) = node.store.adopt(&opened.series(), &adopted)
@@ -96,7 +96,7 @@ fn adopt(node: &Node, opened: &Opened, group: &[Entry], adopted: &[(usize, Valid
     }
 }
 
-fn tell(opened: &Opened, entry: &Entry, refusal: Refusal) -> Error {
+fn tell(opened: &OpenedDataset, entry: &CachedFrame, refusal: Refusal) -> Error {
     let number = entry.meta.number;
     match refusal {
         Refusal::Deleted => Error::new(

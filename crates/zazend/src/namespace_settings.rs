@@ -122,7 +122,9 @@ impl NamespaceConfig {
         });
         if nodes.is_some() && !listens {
             return Err(refuse(
-                "namespace nodes are given, but this daemon listens to no other node: give --listen and --key".into(),
+                "namespace nodes are given, but this daemon listens to no other node: \
+                 give --listen and --key"
+                    .into(),
             ));
         }
         let replicas = args.replicas.or(file.replicas).unwrap_or(if nodes.is_some() { 2 } else { 1 });

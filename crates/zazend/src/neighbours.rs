@@ -12,7 +12,7 @@
 use crate::clock::now_ns;
 use crate::fetcher::Fetcher;
 use crate::node_store::NodeStore;
-use crate::opened::{LEASE, Opened};
+use crate::opened::{LEASE, OpenedDataset};
 use crate::shares::{AllShares, Share};
 use crate::viewer::Viewer;
 use std::collections::{BTreeMap, VecDeque};
@@ -42,7 +42,7 @@ pub struct AllNeighbours(Mutex<BTreeMap<(RelPath, Viewer), Weak<Neighbours>>>);
 
 impl AllNeighbours {
     /// The blocks of the series that is open, for readers with the rights of its viewer.
-    pub fn of(&self, opened: &Opened) -> Arc<Neighbours> {
+    pub fn of(&self, opened: &OpenedDataset) -> Arc<Neighbours> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (opened.series(), opened.viewer.clone());
         if let Some(known) = all.get(&key).and_then(Weak::upgrade) {
@@ -142,7 +142,7 @@ pub struct Readers<'a> {
     /// What each user may hold in memory.
     pub shares: &'a AllShares,
     /// The dataset, with its user's rights.
-    pub opened: &'a Opened,
+    pub opened: &'a OpenedDataset,
     /// Whose share of memory a block is.
     pub caller: &'a Caller,
     /// The frames that are wanted and were not in the cache.

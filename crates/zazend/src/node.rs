@@ -8,7 +8,7 @@ use crate::latency::Calls;
 use crate::layouts::Layouts;
 use crate::neighbours::{AllNeighbours, Readers};
 use crate::node_store::{CacheDisks, NodeStore};
-use crate::opened::{Opened, Stops};
+use crate::opened::{OpenedDataset, Stops};
 use crate::peers::Peers;
 use crate::scan_records::ScanRecords;
 use crate::shares::AllShares;
@@ -129,7 +129,7 @@ impl Node {
     /// Who wants the frames `wanted` of `opened` since `since_ns`, for blocks of small ones.
     pub fn readers_of<'a>(
         &'a self,
-        opened: &'a Opened,
+        opened: &'a OpenedDataset,
         caller: &'a Caller,
         wanted: &'a RunSet,
         since_ns: u64,

@@ -55,8 +55,8 @@ fn apart(root: &Path, cache: &Path, spec: &BackingSpec) -> Result<()> {
     Err(Error::new(
         ErrorKind::Config,
         format!(
-            "cache {named} {why}, {given}{really}; give a --cache on a local disk and a --backing that do not \
-             contain each other"
+            "cache {named} {why}, {given}{really}; give a --cache on a local disk and a --backing that do \
+             not contain each other"
         ),
     ))
 }

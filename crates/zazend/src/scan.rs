@@ -18,10 +18,10 @@ use crate::look::{Look, look};
 use crate::misses::{Brought, Misses, Way};
 use crate::node::Node;
 use crate::notes::Notes;
-use crate::opened::Opened;
+use crate::opened::OpenedDataset;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use zazen_call::{Caller, Reply, may_say};
+use zazen_call::{Caller, Line, Reply, may_say};
 use zazen_core::limits::{BATCH_FRAMES_MAX, FDS_PER_MESSAGE_MAX, READ_MANY_FRAMES_MAX, READ_MANY_SENT_MAX};
 use zazen_core::{Credentials, Error, ErrorKind, Origin, RelPath, Result, RunSet};
 use zazen_frames::absence::Absence;
@@ -31,7 +31,7 @@ use zazen_frames::misses::Wanted;
 use zazen_frames::scan::{AfterCheck, Proof, after_check, refetched_as};
 use zazen_frames::scan_record::ScanNotes;
 use zazen_frames::stale::may_have_grown;
-use zazen_store::{Entry, PageCursor, ScanGuards};
+use zazen_store::{CachedFrame, PageCursor, ScanGuards};
 
 /// Bytes of packed frames that an answer copies at most, beside its first frame.
 const COPIED_BYTES_MAX: u64 = 16 << 20;
@@ -42,7 +42,7 @@ const READ_MANY_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A scan under way, of one connection.
 pub struct Scan {
-    opened: Arc<Opened>,
+    opened: Arc<OpenedDataset>,
     /// The cache's name for what is scanned.
     series: RelPath,
     who: Credentials,
@@ -57,7 +57,7 @@ pub struct Scan {
 
 /// Where the scan is in the cached frames.
 struct Cursor {
-    order: HandOut<Entry>,
+    order: HandOut<CachedFrame>,
     at: PageCursor,
 }
 
@@ -86,14 +86,19 @@ impl Room {
 impl Scan {
     /// Begins a scan of `set`; also how many of it are cached now. The caller has looked for the
     /// dataset's layout; if it can't be had, its frames tell.
-    pub fn begin(node: &Arc<Node>, opened: &Arc<Opened>, caller: &Caller, set: &RunSet) -> (Scan, u64) {
+    pub fn begin(
+        node: &Arc<Node>,
+        opened: &Arc<OpenedDataset>,
+        caller: &Caller,
+        set: &RunSet,
+    ) -> (Scan, u64) {
         Scan::begin_noting(node, opened, caller, set, Arc::default())
     }
 
     /// As [`Scan::begin`]; `notes` takes the reasons why frames are not handed out from the cache.
     pub fn begin_noting(
         node: &Arc<Node>,
-        opened: &Arc<Opened>,
+        opened: &Arc<OpenedDataset>,
         caller: &Caller,
         set: &RunSet,
         notes: Arc<Notes>,
@@ -121,15 +126,16 @@ impl Scan {
         (scan, count)
     }
 
-    /// The next batch. Empty exactly when everything has been handed out.
-    pub fn next(&self, node: &Arc<Node>, ask: &ScanNext) -> Result<Reply> {
+    /// The next batch. Empty exactly when everything has been handed out, or when the caller, at
+    /// the other end of `line`, is gone.
+    pub fn next(&self, node: &Arc<Node>, ask: &ScanNext, line: &Line) -> Result<Reply> {
         let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
         let frames_max = usize::from(ask.frames_max).clamp(1, BATCH_FRAMES_MAX);
         let mut batch = Batch::new(self.privileged);
         // Users who get copies of packed frames get them in answers of a bounded length.
         let bytes = if self.privileged { ask.bytes_max } else { ask.bytes_max.min(COPIED_BYTES_MAX) };
         let room = Room { frames: frames_max, bytes, files: FDS_PER_MESSAGE_MAX };
-        self.fill(node, &mut cursor, &room, ask.bytes_max, &mut batch);
+        self.fill(node, &mut cursor, &room, (ask.bytes_max, line), &mut batch);
         if !batch.is_empty() {
             self.guard.goes_on();
         }
@@ -137,8 +143,8 @@ impl Scan {
     }
 
     /// The whole scan, of `frames` frames, in one reply, as far as it fits: for a call of random
-    /// access. Empty exactly when everything has been handed out.
-    pub fn all(&self, node: &Arc<Node>, frames: u64, bytes_max: u64) -> Reply {
+    /// access. Empty exactly when everything has been handed out, or when the caller is gone.
+    pub fn all(&self, node: &Arc<Node>, frames: u64, bytes_max: u64, line: &Line) -> Reply {
         let begun = Instant::now();
         let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
         let mut batch = match frames <= FEW_FRAMES {
@@ -149,7 +155,7 @@ impl Scan {
             if !batch.is_empty() && begun.elapsed() > READ_MANY_PATIENCE {
                 break;
             }
-            if !self.fill(node, &mut cursor, &room, bytes_max, &mut batch) {
+            if !self.fill(node, &mut cursor, &room, (bytes_max, line), &mut batch) {
                 break;
             }
         }
@@ -162,7 +168,7 @@ impl Scan {
         node: &Arc<Node>,
         cursor: &mut Cursor,
         room: &Room,
-        bytes_max: u64,
+        (bytes_max, line): (u64, &Line),
         batch: &mut Batch,
     ) -> bool {
         let before = batch.frames();
@@ -202,7 +208,7 @@ impl Scan {
                     }
                     Action::Want(wanted) => self.want(wanted),
                     Action::Take { frames_max } => {
-                        let brought = self.misses.take(frames_max);
+                        let brought = self.misses.take(frames_max, &|| line.is_cut());
                         let any = !brought.is_empty();
                         self.hand_out_brought(node, brought, bytes_max, batch);
                         answer = Some(Event::Took { any, added: batch.frames() > before });
@@ -214,7 +220,7 @@ impl Scan {
         }
     }
 
-    fn describe(&self, node: &Node, cursor: &mut Cursor) -> Described<Entry> {
+    fn describe(&self, node: &Node, cursor: &mut Cursor) -> Described<CachedFrame> {
         let Cursor { order, at } = cursor;
         let Some(wanted) = order.wanted() else { return Described::Gone };
         match node.store.entries_page(&self.series, wanted, at) {
@@ -247,7 +253,7 @@ impl Scan {
     }
 
     /// Drops a copy that does not stand for its source any more.
-    fn drop_stale(&self, node: &Node, entry: &Entry) {
+    fn drop_stale(&self, node: &Node, entry: &CachedFrame) {
         let number = entry.meta.number.get();
         self.notes.add(number, Absence::Stale);
         match node.store.drop_stale(&self.series, entry) {
@@ -261,7 +267,7 @@ impl Scan {
         }
     }
 
-    fn hand_out(&self, node: &Node, entry: &Entry, batch: &mut Batch) -> Handed {
+    fn hand_out(&self, node: &Node, entry: &CachedFrame, batch: &mut Batch) -> Handed {
         let delivery = |origin| match origin {
             Origin::Native => Delivery::Native,
             Origin::Alien => Delivery::Alien,
@@ -315,7 +321,8 @@ impl Scan {
             node.counters.corrupt_dropped.add(1);
             if let Some(left_out) = may_say("dropped bad", &self.opened.spelled()) {
                 tracing::warn!(
-                    "frame {number} of {}: its copy does not match its checksum and was dropped; check the disk under {}{left_out}",
+                    "frame {number} of {}: its copy does not match its checksum and was dropped; \
+                     check the disk under {}{left_out}",
                     self.opened.spelled(),
                     node.cache_root
                 );

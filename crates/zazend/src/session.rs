@@ -1,7 +1,7 @@
 //! What connections hold: opened datasets and scans, by handle; released with the connection.
 
 use crate::notes::Notes;
-use crate::opened::Opened;
+use crate::opened::OpenedDataset;
 use crate::scan::Scan;
 use crate::shares::Share;
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ pub const SCANS_MAX: usize = 64;
 #[derive(Default)]
 pub struct Session {
     /// Each with its user's share of what may be open.
-    opened: HashMap<u32, (Arc<Opened>, Share)>,
+    opened: HashMap<u32, (Arc<OpenedDataset>, Share)>,
     by_path: HashMap<(String, Option<String>), u32>,
     scans: HashMap<u32, (Arc<Scan>, Share)>,
     /// Why frames were not cached that were read by random access, by the dataset's handle.
@@ -26,19 +26,21 @@ pub struct Session {
 }
 
 impl Session {
-    /// Keeps an opened dataset; the same path and pattern again take the same handle.
-    /// `share` is asked for where it is a new one.
+    /// Keeps an opened dataset; the same path and pattern again take the same handle. `share` is
+    /// asked for once the share of an earlier one is given back. If there is none, the handle is
+    /// not open any more.
     pub fn keep_opened(
         &mut self,
         path: &str,
-        opened: Arc<Opened>,
+        opened: Arc<OpenedDataset>,
         share: impl FnOnce() -> Result<Share>,
     ) -> Result<u32> {
         let key = (path.to_owned(), opened.pattern.clone());
-        if let Some(handle) = self.by_path.get(&key).copied()
-            && let Some((known, _)) = self.opened.get_mut(&handle)
+        if let Some(handle) = self.by_path.remove(&key)
+            && self.opened.remove(&handle).is_some()
         {
-            *known = opened;
+            self.opened.insert(handle, (opened, share()?));
+            self.by_path.insert(key, handle);
             return Ok(handle);
         }
         if self.opened.len() >= OPENED_MAX {
@@ -65,7 +67,7 @@ impl Session {
     }
 
     /// The dataset behind `handle`.
-    pub fn opened(&self, handle: u32) -> Result<Arc<Opened>> {
+    pub fn opened(&self, handle: u32) -> Result<Arc<OpenedDataset>> {
         self.opened.get(&handle).map(|(opened, _)| opened.clone()).ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidArgument,

@@ -398,8 +398,8 @@ fn files_with_copies_have_them_again_after_a_node_is_lost() {
     }
 }
 
-/// A node whose disk was replaced is another node. Names are all there; bytes that only the old disk
-/// had are an error, and never other bytes.
+/// A node whose disk was replaced is another node. Names are all there; bytes that only the old
+/// disk had are an error, and never other bytes.
 #[test]
 fn a_node_back_with_an_empty_disk_takes_part_as_a_new_one() {
     let mut cluster = Cluster::with(4, &["--namespace-replicas", "2"]);

@@ -380,7 +380,7 @@ fn check_tells_what_a_start_would_do() {
     let (good, said) =
         with(&["--budget", "1M", "--free-floor", "1K", "--listen", "127.0.0.1:0", "--key", &key]);
     assert!(good, "{said}");
-    let kind = zazend::admission::disk_kind(site.dir.path());
+    let kind = zazend::disk_readers::disk_kind(site.dir.path());
     let users = zazend::viewer::Powers::of_this_process().describe();
     let expected = format!(
         "ok: name: testnode\n\

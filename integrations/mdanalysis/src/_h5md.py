@@ -132,8 +132,8 @@ class H5mdSource:
                 raise cause from error
             raise zazen.CorruptError(
                 errno.EBADMSG,
-                f"{path} cannot be read as H5MD: {error}; if a program is still writing it, open it when that has "
-                "closed it",
+                f"{path} cannot be read as H5MD: {error}; if a program is still writing it, open it when "
+                "that has closed it",
                 path,
             ) from error
         self._reader.kept_bytes = max(_KEPT_BYTES, 4 * frame_bytes)
@@ -275,14 +275,15 @@ def _elsewhere(name: str, path: str) -> zazen.UnsupportedError:
     """Nobody would notice that the other files change."""
     return zazen.UnsupportedError(
         errno.ENOTSUP,
-        f"{path}: its {name} lies in other files (a virtual or external dataset, or an external link); read it with "
-        "MDAnalysis's own reader, or repack it into one file",
+        f"{path}: its {name} lies in other files (a virtual or external dataset, or an external link); read "
+        "it with MDAnalysis's own reader, or repack it into one file",
         path,
     )
 
 
 def _observables(file: Any, path: str) -> list[tuple[str, Any]]:
-    """The groups whose values MDAnalysis puts into ``ts.data``: those of observables, or a level below."""
+    """The groups whose values MDAnalysis puts into ``ts.data``: those of observables, or a level
+    below."""
     if file.get("observables", getlink=True) is None:
         return []
     found = _groups_in(_of_this_file(file, "observables", path), path)
@@ -304,14 +305,14 @@ def _groups_in(group: Any, path: str) -> list[Any]:
 
 
 def _check_steps(group: Any, observables: list[tuple[str, Any]], path: str) -> None:
-    """Raises UnsupportedError unless all that MDAnalysis reads by the number of the frame was written at the same
-    steps: H5MD may write a box, velocities, forces or observables less often than positions, and then row n is not
-    frame n."""
+    """Raises UnsupportedError unless all that MDAnalysis reads by the number of the frame was
+    written at the same steps: H5MD may write a box, velocities, forces or observables less often
+    than positions, and then row n is not frame n."""
     if isinstance(group.get("box/edges"), h5py.Dataset):
         raise zazen.UnsupportedError(
             errno.ENOTSUP,
-            f"{path}: its box is the same for all frames (box/edges has no value of each), which MDAnalysis's "
-            "reader of H5MD does not know; write box/edges/value",
+            f"{path}: its box is the same for all frames (box/edges has no value of each), which "
+            "MDAnalysis's reader of H5MD does not know; write box/edges/value",
             path,
         )
     first: tuple[str, Any, int] | None = None
@@ -326,8 +327,8 @@ def _check_steps(group: Any, observables: list[tuple[str, Any]], path: str) -> N
         elif rows != first[2] or not _same_steps(step, first[1]):
             raise zazen.UnsupportedError(
                 errno.ENOTSUP,
-                f"{path}: {name} was not written at the steps of {first[0]} ({rows} and {first[2]} rows), so that a "
-                "frame cannot be put together by its number",
+                f"{path}: {name} was not written at the steps of {first[0]} ({rows} and {first[2]} rows), so "
+                "that a frame cannot be put together by its number",
                 path,
             )
 

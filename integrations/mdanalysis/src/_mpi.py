@@ -87,14 +87,15 @@ def _check(analysis: AnalysisBase) -> None:
     name = type(analysis).__qualname__
     if not analysis.parallelizable and not _is_rmsf(analysis):
         raise ValueError(
-            f"{name} needs all frames one after the other, so MPI() can't run it: run it without backend=, or if "
-            "its results can be joined, set _analysis_algorithm_is_parallelizable = True and give _get_aggregator()"
+            f"{name} needs all frames one after the other, so MPI() can't run it: run it without backend=, "
+            "or if its results can be joined, set _analysis_algorithm_is_parallelizable = True and give "
+            "_get_aggregator()"
         )
     for transformation in analysis._trajectory.transformations:
         if not getattr(transformation, "parallelizable", False):
             raise ValueError(
-                f"the transformation {type(transformation).__qualname__} needs all frames one after the other, so "
-                "MPI() can't run an analysis of this trajectory: run it without backend="
+                f"the transformation {type(transformation).__qualname__} needs all frames one after the "
+                "other, so MPI() can't run an analysis of this trajectory: run it without backend="
             )
 
 

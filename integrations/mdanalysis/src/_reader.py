@@ -128,7 +128,8 @@ class ZazenReader(base.ReaderBase):
         if self._source is None:
             kind = H5mdSource if is_h5md(self._path) and "pattern" not in self._open_options else Source
             self._source = kind(self._path, self._open_options, self._known)
-            # Whoever opens it again, here or unpickled elsewhere, must not read another file's frames.
+            # Whoever opens it again, here or unpickled elsewhere, must not read another file's
+            # frames.
             self._known = self._source.known
         return self._source
 

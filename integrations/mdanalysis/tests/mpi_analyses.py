@@ -82,7 +82,11 @@ def analyses(universe):
     return {
         "rmsf": (rms.RMSF(ca), lambda r: r.rmsf, 0),
         "rmsd": (rms.RMSD(protein, select="backbone"), lambda r: r.rmsd, 0),
-        "function": (AnalysisFromFunction(radii, universe.trajectory, protein), lambda r: (r.timeseries, r.times), 0),
+        "function": (
+            AnalysisFromFunction(radii, universe.trajectory, protein),
+            lambda r: (r.timeseries, r.times),
+            0,
+        ),
         "subclass": (Centres(ca), lambda r: (r.centres, r.histogram), 0),
         "means": (Means(ca), lambda r: (r.centre, r.radius), 1e-12),
         "dihedrals": (dihedrals.Ramachandran(protein), lambda r: r.angles, 0),
@@ -90,8 +94,10 @@ def analyses(universe):
         "rdf": (rdf.InterRDF(water, water, nbins=40), lambda r: (r.rdf, r.bins, r.count), 1e-12),
         "density": (lineardensity.LinearDensity(ca), lambda r: r.z.mass_density, 1e-12),
         "hbonds": (
-            HydrogenBondAnalysis(universe, hydrogens_sel="protein and name H", acceptors_sel="protein and name O",
-                                 donors_sel="protein and name N"),
+            HydrogenBondAnalysis(
+                universe, hydrogens_sel="protein and name H", acceptors_sel="protein and name O",
+                donors_sel="protein and name N",
+            ),
             lambda r: r.hbonds,
             0,
         ),

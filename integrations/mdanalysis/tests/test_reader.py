@@ -159,7 +159,8 @@ def test_pickled_at_a_frame(tmp_path):
 
 
 def test_another_process_never_reads_another_trajectory(tmp_path):
-    """A pickled reader, and one that was closed, go on with the file that they began with, or not at all."""
+    """A pickled reader, and one that was closed, go on with the file that they began with, or not
+    at all."""
     path = tmp_path / "md.xtc"
     shutil.copy(datafiles.XTC, path)
     universe = mda.Universe(datafiles.GRO, f"zazen:{path}", open_options={"direct": True})

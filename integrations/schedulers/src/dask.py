@@ -48,11 +48,13 @@ def map_files(
     strict: bool = False,
     of: namespace.Namespace | None = None,
 ) -> list[Future]:
-    """Runs `function` on each input, on a worker of the node that holds it; futures in the order of `inputs`.
+    """Runs `function` on each input, on a worker of the node that holds it; futures in the order of
+    `inputs`.
 
-    An input is a path, or several paths, which `function` gets as they are; of several the node counts that holds most.
-    ``strict``: never elsewhere, even if other workers are idle; raises UnavailableError, and submits nothing, if that
-    node has no worker. What no node holds runs anywhere. ``mount`` and ``of`` as for `zazen.schedulers.holders`.
+    An input is a path, or several paths, which `function` gets as they are; of several the node
+    counts that holds most. ``strict``: never elsewhere, even if other workers are idle; raises
+    UnavailableError, and submits nothing, if that node has no worker. What no node holds runs
+    anywhere. ``mount`` and ``of`` as for `zazen.schedulers.holders`.
     """
     given = [[one] if isinstance(one, str | os.PathLike) else list(one) for one in inputs]
     tasks = [[os.fspath(path) for path in paths] for paths in given]

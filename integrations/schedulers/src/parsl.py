@@ -34,11 +34,13 @@ def map_files(
     of: namespace.Namespace | None = None,
     kernel: DataFlowKernel | None = None,
 ) -> list[AppFuture]:
-    """Runs `function` on each input, on the executor of the node that holds it; futures in the order of `inputs`.
+    """Runs `function` on each input, on the executor of the node that holds it; futures in the
+    order of `inputs`.
 
-    An input is a path, or several paths, which `function` gets as they are; of several the node counts that holds most.
-    The executor of a node has the node's name as its label. An input whose node has no executor goes to any of them.
-    ``kernel``: another one than the loaded one. ``mount`` and ``of`` as for ``zazen.schedulers.holders``.
+    An input is a path, or several paths, which `function` gets as they are; of several the node
+    counts that holds most. The executor of a node has the node's name as its label. An input whose
+    node has no executor goes to any of them. ``kernel``: another one than the loaded one. ``mount``
+    and ``of`` as for ``zazen.schedulers.holders``.
     """
     import parsl
 

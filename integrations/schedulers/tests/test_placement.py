@@ -1,4 +1,5 @@
-"""Tasks run where their files lie: two real nodes of a namespace, real Dask workers, real Parsl executors."""
+"""Tasks run where their files lie: two real nodes of a namespace, real Dask workers, real Parsl
+executors."""
 
 import contextlib
 import os

@@ -167,8 +167,9 @@ class LocalSampler(torch.utils.data.Sampler[list[int]]):
             for name, value in told[0][1].items():
                 if other[name] != value:
                     raise ValueError(
-                        f"the ranks do not iterate over the same samples: rank 0 has {name} {value}, rank {rank} has "
-                        f"{other[name]}; give all ranks the same arguments, and open the dataset when it is complete"
+                        f"the ranks do not iterate over the same samples: rank 0 has {name} {value}, rank "
+                        f"{rank} has {other[name]}; give all ranks the same arguments, and open the dataset "
+                        "when it is complete"
                     )
         return [node for node, _ in told]
 

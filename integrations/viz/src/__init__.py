@@ -1,6 +1,7 @@
 """Visualization where the files lie: which rank reads which file, and readers for VTK and ParaView.
 
-    reader = zazen.viz.Reader("/lustre/ocean/ts.vtm.series")  # a VTK algorithm; needs `pip install 'zazen[viz]'`
+    # a VTK algorithm; needs `pip install 'zazen[viz]'`
+    reader = zazen.viz.Reader("/lustre/ocean/ts.vtm.series")
     reader.UpdateTimeStep(0.5)
     blocks = reader.GetOutputDataObject(0)
 

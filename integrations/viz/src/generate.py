@@ -131,9 +131,11 @@ def write(
     mode: str = "raw",
     variables: int = 1,
 ) -> Path:
-    """Writes ``ts.vtm.series``, a .vtm and the blocks of each step, and ``ts.pvd``; returns the first one's path.
+    """Writes ``ts.vtm.series``, a .vtm and the blocks of each step, and ``ts.pvd``; returns the
+    first one's path.
 
-    ``mode``: "raw" (appended), "base64" (appended), "ascii", "zlib" or "lz4" (compressed). Step s has the time s / 10.
+    ``mode``: "raw" (appended), "base64" (appended), "ascii", "zlib" or "lz4" (compressed). Step s
+    has the time s / 10.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

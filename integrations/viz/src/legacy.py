@@ -1,8 +1,9 @@
 """Whether a file of VTK's legacy format is whole.
 
-VTK's readers notice that a binary file is cut. From a cut file of text they give made-up values, without a word. So
-this module compares what the last section of a text file announces with what follows. The format has no
-end mark: a file that is cut exactly between two arrays can lack the others unnoticed.
+VTK's readers notice that a binary file is cut. From a cut file of text they give made-up values,
+without a word. So this module compares what the last section of a text file announces with what
+follows. The format has no end mark: a file that is cut exactly between two arrays can lack the
+others unnoticed.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from zazen import _zazen
 
 __all__ = ["check_whole"]
 
-#: Lines that begin a section: a keyword and its words, or the name of a field's array with its counts.
+#: Lines that begin a section: a keyword and its words, or the name of a field's array with its
+#: counts.
 _SECTION = re.compile(
-    rb"(?m)^[ \t]*(?:(DATASET|POINTS|[XYZ]_COORDINATES|DIMENSIONS|SPACING|ASPECT_RATIO|ORIGIN|CELLS|CELL_TYPES|OFFSETS|"
-    rb"CONNECTIVITY|VERTICES|LINES|POLYGONS|TRIANGLE_STRIPS|POINT_DATA|CELL_DATA|SCALARS|COLOR_SCALARS|LOOKUP_TABLE|"
-    rb"VECTORS|NORMALS|TENSORS6?|TEXTURE_COORDINATES|GLOBAL_IDS|PEDIGREE_IDS|EDGE_FLAGS|FIELD|METADATA)\b([^\n]*)"
+    rb"(?m)^[ \t]*(?:(DATASET|POINTS|[XYZ]_COORDINATES|DIMENSIONS|SPACING|ASPECT_RATIO|ORIGIN|CELLS|"
+    rb"CELL_TYPES|OFFSETS|CONNECTIVITY|VERTICES|LINES|POLYGONS|TRIANGLE_STRIPS|POINT_DATA|CELL_DATA|SCALARS|"
+    rb"COLOR_SCALARS|LOOKUP_TABLE|VECTORS|NORMALS|TENSORS6?|TEXTURE_COORDINATES|GLOBAL_IDS|"
+    rb"PEDIGREE_IDS|EDGE_FLAGS|FIELD|METADATA)\b([^\n]*)"
     rb"|(\S+)[ \t]+(\d+)[ \t]+(\d+)[ \t]+([a-z_]+[0-9]*)[ \t\r]*)$",
     re.IGNORECASE,
 )
@@ -28,7 +31,8 @@ _SECTION = re.compile(
 _PER_TUPLE = {"VECTORS": 3, "NORMALS": 3, "TENSORS": 9, "TENSORS6": 6, "GLOBAL_IDS": 1, "PEDIGREE_IDS": 1}
 #: Keywords whose second word is the type of the values.
 _TYPED = {"SCALARS", *_PER_TUPLE}
-#: Of larger binary files VTK notices what is missing; a smaller one may end before its first numbers.
+#: Of larger binary files VTK notices what is missing; a smaller one may end before its first
+#: numbers.
 _SMALL_BYTES = 1 << 16
 #: What each kind of data set can't be without.
 _NEEDS = {
@@ -83,7 +87,8 @@ class _Sections:
                 self.components = _integer(words[2]) if len(words) > 2 else 1
                 return self.tuples * self.components
             case "LOOKUP_TABLE":
-                # Behind SCALARS it names a table, and the values follow. By itself it is a table with a length.
+                # Behind SCALARS it names a table, and the values follow. By itself it is a table
+                # with a length.
                 return 4 * second if second else self.tuples * self.components
             case "TEXTURE_COORDINATES" | "COLOR_SCALARS":
                 return self.tuples * second
@@ -102,7 +107,8 @@ def _integer(word: bytes) -> int:
 
 
 def check_whole(path: str | os.PathLike[str], shown: str) -> None:
-    """Raises CorruptError if a legacy file of text ends too early. Binary files are VTK's to judge."""
+    """Raises CorruptError if a legacy file of text ends too early. Binary files are VTK's to
+    judge."""
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             raise _zazen.CorruptError(f"{shown}: it is empty")

@@ -19,9 +19,10 @@ PARTS_PER_STEP = 1 << 20
 class Matched:
     """Who reads what, and how good that is.
 
-    ``assigned``: by rank, the indices of its files, ascending. ``remote``: how many files are not on their
-    rank's node. ``bound``: no map has fewer. ``bytes_max``, ``bytes_mean``: bytes that a rank reads, at most
-    and on average. ``bytes_bound``: in no map does every rank read fewer bytes (None for `sticky`).
+    ``assigned``: by rank, the indices of its files, ascending. ``remote``: how many files are not
+    on their rank's node. ``bound``: no map has fewer. ``bytes_max``, ``bytes_mean``: bytes that a
+    rank reads, at most and on average. ``bytes_bound``: in no map does every rank read fewer bytes
+    (None for `sticky`).
     """
 
     assigned: list[list[int]]
@@ -40,20 +41,21 @@ def match(
 ) -> Matched:
     """Give every file to exactly one rank.
 
-    ``ranks``: the node of each rank, any hashable name. ``files``: (bytes, nodes that hold it) of each file.
+    ``ranks``: the node of each rank, any hashable name. ``files``: (bytes, nodes that hold it) of
+    each file.
     ``strategy``:
 
     - "blind": file i goes to rank i mod ranks, wherever it lies;
     - "first-come": files in an order drawn from ``seed``, each to a drawn holder with room;
-    - "scarcest": VisIO (IPDPS'11, Algorithm 2): the file with the fewest holders left is next, and goes to
-      the first of them;
+    - "scarcest": VisIO (IPDPS'11, Algorithm 2): the file with the fewest holders left is next, and
+      goes to the first of them;
     - "least-demand": the same, to the holder that the fewest other files ask for;
     - "optimal": no map reads fewer files remotely;
     - "bytes": every file that a rank's node holds is read there, and the ranks' bytes are balanced.
 
-    A rank gets at most ceil(files / ranks) files, but for "bytes". The result depends on the arguments only,
-    so that all ranks of a job can compute it alike. Raises InvalidArgumentError or TooLargeError. Threads
-    may call it at the same time.
+    A rank gets at most ceil(files / ranks) files, but for "bytes". The result depends on the
+    arguments only, so that all ranks of a job can compute it alike. Raises InvalidArgumentError or
+    TooLargeError. Threads may call it at the same time.
     """
     number = _Numbers()
     scenario = {
@@ -68,8 +70,9 @@ def match(
 def sticky(ranks: Sequence[Hashable], steps: Iterable[Iterable[tuple[int, Iterable[Hashable]]]]) -> Matched:
     """Give every block to one rank for all time steps, with the fewest remote reads over all steps.
 
-    ``ranks``: the node of each rank. ``steps``: the files of each step as for `match`; file i of each step is
-    block i. ``bound`` of the result is what maps of their own for each step would reach.
+    ``ranks``: the node of each rank. ``steps``: the files of each step as for `match`; file i of
+    each step is block i. ``bound`` of the result is what maps of their own for each step would
+    reach.
     """
     number = _Numbers()
     scenario = {

@@ -1,6 +1,7 @@
 """Zazen's reader as a ParaView plug-in: LoadPlugin(PATH OF THIS FILE, remote=True, ns=globals()).
 
-`python -c 'import zazen.viz; print(zazen.viz.plugin_path())'` prints the path. Every rank of the server loads it.
+`python -c 'import zazen.viz; print(zazen.viz.plugin_path())'` prints the path. Every rank of the
+server loads it.
 """
 
 import sys
@@ -20,7 +21,8 @@ _STRATEGIES = ["optimal", "bytes", "sticky", "scarcest", "least-demand", "first-
 
 
 def _choices(names: list[str]) -> str:
-    return f'<StringListDomain name="list">{"".join(f"<String value={name!r}/>" for name in names)}</StringListDomain>'
+    strings = "".join(f"<String value={name!r}/>" for name in names)
+    return f'<StringListDomain name="list">{strings}</StringListDomain>'
 
 
 # ParaView makes the name of the Python function from the label.

@@ -49,9 +49,11 @@ _END = b"</VTKFile>"
 
 @dataclass(frozen=True)
 class Arrays:
-    """Arrays of points and of cells: by name, the number of components (0: the array was not loaded).
+    """Arrays of points and of cells: by name, the number of components (0: the array was not
+    loaded).
 
-    ``empty``: the block has neither points nor cells nor rows, so it is no wonder if it lacks arrays.
+    ``empty``: the block has neither points nor cells nor rows, so it is no wonder if it lacks
+    arrays.
     """
 
     point: dict[str, int] = field(default_factory=dict)
@@ -61,7 +63,8 @@ class Arrays:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Names of arrays that are not to be loaded. Others are, whether they are known by now or not."""
+    """Names of arrays that are not to be loaded. Others are, whether they are known by now or
+    not."""
 
     point: frozenset[str] = frozenset()
     cell: frozenset[str] = frozenset()
@@ -79,7 +82,8 @@ class Part:
 def read_part(path: str | os.PathLike[str], shown: str, left_out: LeftOut | None = None) -> Part:
     """Reads the file ``path``, which errors call ``shown``, without the arrays ``left_out``.
 
-    Raises CorruptError for a damaged file, UnsupportedError for a kind that VTK's readers here do not know.
+    Raises CorruptError for a damaged file, UnsupportedError for a kind that VTK's readers here do
+    not know.
     """
     left_out = left_out or LeftOut()
     ending = shown.rpartition(".")[2].lower()
@@ -205,7 +209,8 @@ def read_vtkhdf(
     piece: tuple[int, int],
     left_out: LeftOut | None = None,
 ) -> Part:
-    """Piece ``piece[0]`` of ``piece[1]`` of a VTKHDF file, as VTK shares it out, at ``time`` if it has several."""
+    """Piece ``piece[0]`` of ``piece[1]`` of a VTKHDF file, as VTK shares it out, at ``time`` if it
+    has several."""
     return _part(_vtkhdf_piece(path, shown, time, piece), (frozenset(), frozenset()), left_out or LeftOut())
 
 
@@ -262,7 +267,8 @@ def watch(algorithm: Any, errors: list[str]) -> None:
 def blank(data: Any, covered: list[list[int]]) -> Any:
     """A copy of a structured piece whose cells within the extents ``covered`` count as ghosts.
 
-    Other pieces have these cells too. VTK's filters leave ghost cells out, so each cell is shown once.
+    Other pieces have these cells too. VTK's filters leave ghost cells out, so each cell is shown
+    once.
     """
     low = data.GetExtent()[::2]
     cells = [max(1, count - 1) for count in data.GetDimensions()]

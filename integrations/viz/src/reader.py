@@ -1,7 +1,7 @@
 """A VTK algorithm that gives each rank the blocks that lie on its node.
 
-Its output is the stock reader's tree on every rank, with None where a block is another rank's. What it reads remotely
-stays on the node as a replica.
+Its output is the stock reader's tree on every rank, with None where a block is another rank's. What
+it reads remotely stays on the node as a replica.
 """
 
 from __future__ import annotations
@@ -53,16 +53,19 @@ OUTPUTS = {
 class Reader(VTKPythonAlgorithmBase):
     """Reads a visualization; ``path`` is an index file or a pattern with ``{t}`` and ``{b}``.
 
-    With several ranks, all ranks make the same calls: opening and each update are collective over ``comm`` (an mpi4py
-    communicator; None: all ranks of the job). Setters take effect at the next update.
+    With several ranks, all ranks make the same calls: opening and each update are collective over
+    ``comm`` (an mpi4py communicator; None: all ranks of the job). Setters take effect at the next
+    update.
 
-    ``strategy``, ``locator``, ``socket``: as for `Visualization`. ``output``: "multiblock", or "collection" for a
-    vtkPartitionedDataSetCollection whose partitions are the leaves of the tree. ``keep_bytes``: memory for steps that
-    were read; ``ahead``: steps that are fetched in advance; ``ahead_bytes``: memory for them. ``record``: a folder for
-    `zazen viz report` ($ZAZEN_VIZ_RECORD).
+    ``strategy``, ``locator``, ``socket``: as for `Visualization`. ``output``: "multiblock", or
+    "collection" for a vtkPartitionedDataSetCollection whose partitions are the leaves of the tree.
+    ``keep_bytes``: memory for steps that were read; ``ahead``: steps that are fetched in advance;
+    ``ahead_bytes``: memory for them. ``record``: a folder for `zazen viz report`
+    ($ZAZEN_VIZ_RECORD).
 
-    If a file of a step can't be read on one rank, the update fails on every rank (``error`` has the reason), and the
-    output is empty: no picture with a hole. Arrays that not all blocks have give a warning.
+    If a file of a step can't be read on one rank, the update fails on every rank (``error`` has the
+    reason), and the output is empty: no picture with a hole. Arrays that not all blocks have give a
+    warning.
     """
 
     def __init__(
@@ -121,7 +124,8 @@ class Reader(VTKPythonAlgorithmBase):
             self._reopen()
 
     def SetLocator(self, locator: str) -> None:
-        """What says where files are: "cache", "none", "table:FILE", "hdfs://HOST:PORT/DIRECTORY"."""
+        """What says where files are: "cache", "none", "table:FILE",
+        "hdfs://HOST:PORT/DIRECTORY"."""
         if locator != self._locator:
             self._locator = locator
             self._reopen()
@@ -135,7 +139,8 @@ class Reader(VTKPythonAlgorithmBase):
         self._kept.bytes_max = int(bytes_max)
 
     def Reload(self) -> None:
-        """Forgets what was read: the next update reads the index, asks who holds what, and reads the files anew."""
+        """Forgets what was read: the next update reads the index, asks who holds what, and reads
+        the files anew."""
         self._reopen()
 
     def GetPointArraySelection(self) -> vtkDataArraySelection:
@@ -253,7 +258,8 @@ class Reader(VTKPythonAlgorithmBase):
         return 1
 
     def update(self, moment: float | None = None) -> Any:
-        """Updates to a time (collective) and returns the output; raises why it failed, which VTK only prints."""
+        """Updates to a time (collective) and returns the output; raises why it failed, which VTK
+        only prints."""
         self.error = None
         self.visualization  # noqa: B018  An index that can't be opened raises here.
         if moment is None:
@@ -348,7 +354,8 @@ class Reader(VTKPythonAlgorithmBase):
     def _read_vtkhdf(
         self, step: int, pieces: tuple[int, int], left_out: LeftOut, note: dict[str, Any]
     ) -> tuple[dict[int, Any], dict[str, Arrays]]:
-        """This rank's piece of a file that holds all of them. The file lies in one place, so nothing is matched."""
+        """This rank's piece of a file that holds all of them. The file lies in one place, so
+        nothing is matched."""
         opened, begin = self.visualization, time.perf_counter()
         shown = opened.steps[step].files[0]
         piece = pieces if pieces[1] > 1 else (opened.comm.rank, opened.comm.size)
@@ -394,8 +401,8 @@ class Reader(VTKPythonAlgorithmBase):
                     more = len(blocks) - len(found) - 1
                     others = f" and {more} more blocks" if more else ""
                     self._warn_once(
-                        f"array {name!r} ({kind} data) is missing in {lacking}{others}; filters will leave these "
-                        "blocks out"
+                        f"array {name!r} ({kind} data) is missing in {lacking}{others}; filters will leave "
+                        "these blocks out"
                     )
                 loaded = {components: file for file, components in sorted(found.items()) if components}
                 if len(loaded) > 1:
@@ -496,7 +503,8 @@ def _as_block(data: Any) -> Any:
 def _leaves(
     tree: Any, name: str | None, parts: dict[int, Any], into: list[tuple[str | None, list[Any]]]
 ) -> None:
-    """The leaves of a tree in its order, each with the names on the way to it. Pieces of one whole are one leaf."""
+    """The leaves of a tree in its order, each with the names on the way to it. Pieces of one whole
+    are one leaf."""
 
     def data(leaf: Any) -> list[Any]:
         part = None if leaf == "empty" else parts.get(leaf["file"])

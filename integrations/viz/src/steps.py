@@ -1,7 +1,8 @@
 """Time steps that a rank keeps in memory, and those that it fetches before they are asked for.
 
-VTK keeps Python's lock while it parses and renders, so a background thread cannot parse meanwhile. What it can do is
-wait for disks and networks: it brings the files of the next steps to this node and into memory, without the lock.
+VTK keeps Python's lock while it parses and renders, so a background thread cannot parse meanwhile.
+What it can do is wait for disks and networks: it brings the files of the next steps to this node
+and into memory, without the lock.
 """
 
 from __future__ import annotations

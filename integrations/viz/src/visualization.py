@@ -1,4 +1,5 @@
-"""A visualization that the ranks of a job opened together: its time steps, and who reads which file.
+"""A visualization that the ranks of a job opened together: its time steps, and who reads which
+file.
 
 It knows no VTK. Every rank computes the same plan from the same locations, which were taken once.
 """
@@ -39,19 +40,19 @@ class Alone:
 def world() -> Any:
     """mpi4py's COMM_WORLD if this process is one of several ranks, else `Alone`.
 
-    In ParaView and in MPI jobs, MPI is up already. mpi4py is not imported where no launcher started this process.
+    In ParaView and in MPI jobs, MPI is up already. mpi4py is not imported where no launcher started
+    this process.
     """
     import sys
 
-    launched = any(name in os.environ for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"))
-    if "mpi4py.MPI" not in sys.modules and not launched:
+    if "mpi4py.MPI" not in sys.modules and not _zazen.is_launched():
         return Alone()
     try:
         from mpi4py import MPI
     except ImportError:
         warnings.warn(
-            "a launcher started this process, but mpi4py is not installed (pip install 'zazen[mpi]'): this rank "
-            "reads all files",
+            "a launcher started this process, but mpi4py is not installed (pip install 'zazen[mpi]'): this "
+            "rank reads all files",
             zazen.ZazenWarning,
             stacklevel=3,
         )
@@ -61,11 +62,13 @@ def world() -> Any:
 
 @dataclass(frozen=True)
 class Step:
-    """A time step: its files beneath the directory, their lengths (-1: missing), and the tree of its blocks.
+    """A time step: its files beneath the directory, their lengths (-1: missing), and the tree of
+    its blocks.
 
-    ``tree`` is "empty", {"file": i}, {"blocks": [[name, tree], …]} or {"pieces": [[name, tree], …]}. ``covered``: by
-    file (as text), extents of other pieces that have some of its cells too. ``field_data``: that of the whole step, as
-    a file of VTK's, or None. ``trouble`` says why the step can't be shown, or is None.
+    ``tree`` is "empty", {"file": i}, {"blocks": [[name, tree], …]} or {"pieces": [[name, tree],
+    …]}. ``covered``: by file (as text), extents of other pieces that have some of its cells too.
+    ``field_data``: that of the whole step, as a file of VTK's, or None. ``trouble`` says why the
+    step can't be shown, or is None.
     """
 
     time: float
@@ -79,7 +82,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """Who reads what of a step: the rank of each file, and whether the rank's node holds the file."""
+    """Who reads what of a step: the rank of each file, and whether the rank's node holds the
+    file."""
 
     rank_of_file: list[int]
     is_local: list[bool]
@@ -111,14 +115,17 @@ def _sizes_in_hdfs(index: dict[str, Any]) -> None:
 
 
 class Visualization:
-    """Opens an index file, or a pattern with ``{t}`` and ``{b}``, with all ranks of ``comm`` (collective).
+    """Opens an index file, or a pattern with ``{t}`` and ``{b}``, with all ranks of ``comm``
+    (collective).
 
-    ``comm``: an mpi4py communicator; None: `world()`. ``strategy``: one of `match`, or "sticky" (one map for all
-    steps), or "stock" (contiguous runs of blocks, as VTK's own reader). ``locator``: "cache" (the nodes' daemons),
-    "none", "table:FILE", or "hdfs://HOST:PORT/DIRECTORY". ``socket``: as for `zazen.open`.
+    ``comm``: an mpi4py communicator; None: `world()`. ``strategy``: one of `match`, or "sticky"
+    (one map for all steps), or "stock" (contiguous runs of blocks, as VTK's own reader).
+    ``locator``: "cache" (the nodes' daemons), "none", "table:FILE", or
+    "hdfs://HOST:PORT/DIRECTORY". ``socket``: as for `zazen.open`.
 
-    Rank 0 alone reads the index files; every rank raises what rank 0 raises. Locations are those of this moment. A
-    rank whose daemon does not answer holds nothing, and reads from the backing store.
+    Rank 0 alone reads the index files; every rank raises what rank 0 raises. Locations are those of
+    this moment. A rank whose daemon does not answer holds nothing, and reads from the backing
+    store.
     """
 
     def __init__(
@@ -137,7 +144,8 @@ class Visualization:
         self.comm = world() if comm is None else comm
         self.strategy = strategy
         index = self._of_rank_0(lambda: {**self._read_index(os.fspath(path)), "path": os.fspath(path)})
-        #: The index that rank 0 opened: what the ranks do together must not depend on each one's own words.
+        #: The index that rank 0 opened: what the ranks do together must not depend on each one's
+        #: own words.
         self.path: str = index["path"]
         self.directory: str = index["directory"]
         #: Whether the files are in HDFS, and not in a directory of this machine.
@@ -206,8 +214,8 @@ class Visualization:
             return dataset
         if self.comm.rank == 0:
             warnings.warn(
-                f"{self.path}: its files are read from where they are, without caches: {wrong}. Files that follow no "
-                "pattern can be listed: zazen number DIR",
+                f"{self.path}: its files are read from where they are, without caches: {wrong}. Files that "
+                "follow no pattern can be listed: zazen number DIR",
                 zazen.ZazenWarning,
                 stacklevel=4,
             )
@@ -306,12 +314,14 @@ class Visualization:
         return not self.in_hdfs and len(files) == 1 and files[0].lower().endswith(".vtkhdf")
 
     def take_times(self, find: Callable[[Path], list[float]]) -> None:
-        """If the index is itself a VTKHDF file, its steps are those that ``find`` says (collective)."""
+        """If the index is itself a VTKHDF file, its steps are those that ``find`` says
+        (collective)."""
         if not self.path.lower().endswith(".vtkhdf") or self.steps[0].trouble is not None:
             return
         if self.in_hdfs:
             raise _zazen.UnsupportedError(
-                f"{self.path}: a VTKHDF file in HDFS cannot be an index; copy it into a directory that all ranks see"
+                f"{self.path}: a VTKHDF file in HDFS cannot be an index; "
+                "copy it into a directory that all ranks see"
             )
         times = self._of_rank_0(lambda: find(self.path_of(0, 0)))
         if times:
@@ -325,7 +335,8 @@ class Visualization:
         return Path(self.directory, self.steps[step].files[file])
 
     def read(self, step: int, files: Sequence[int]) -> list[zazen.Frame] | None:
-        """The frames of some files, through this node's daemon, which keeps what was remote; None without caches."""
+        """The frames of some files, through this node's daemon, which keeps what was remote; None
+        without caches."""
         if self.dataset is None or not files:
             return None
         return self.dataset.read_many([self.steps[step].files[file] for file in files])

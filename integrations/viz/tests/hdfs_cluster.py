@@ -1,4 +1,5 @@
-"""A real HDFS on this machine: a name node and data nodes, each in a network namespace of its own. Needs root.
+"""A real HDFS on this machine: a name node and data nodes, each in a network namespace of its own.
+Needs root.
 
 Tests and benches use it. Node 0 is the name node, and no data node.
 """
@@ -174,9 +175,11 @@ class Hdfs:
             )
 
     def ranks(self, launcher, environment, count, *words):
-        """Starts ``count`` ranks of Python, each in a data node's namespace and with that node's host name."""
+        """Starts ``count`` ranks of Python, each in a data node's namespace and with that node's
+        host name."""
         inner = 'hostname node$1; shift; exec "$@"'
-        script = f"i=$((PMI_RANK + 1)); exec ip netns exec {self.mark}n$i unshare --uts sh -c '{inner}' sh $i \"$@\""
+        enter = f"exec ip netns exec {self.mark}n$i unshare --uts"
+        script = f"i=$((PMI_RANK + 1)); {enter} sh -c '{inner}' sh $i \"$@\""
         command = [launcher, "-n", str(count), "sh", "-c", script, "sh"]
         command += [sys.executable, *map(str, words)]
         return subprocess.Popen(

@@ -1,7 +1,10 @@
-"""A rank that shows a visualization in HDFS, step by step. Prints JSON: by step its cells, and the bytes that came in.
+"""A rank that shows a visualization in HDFS, step by step. Prints JSON: by step its cells, and the
+bytes that came in.
 
-python hdfs_rank.py INDEX STRATEGY [FOLDER]    With FOLDER: says `shown-RANK` there after the first step, and waits
-for `go` before it shows the next one.
+python hdfs_rank.py INDEX STRATEGY [FOLDER]
+
+With FOLDER it says `shown-RANK` there after the first step, and waits for `go` before it shows the
+next one.
 """
 
 import json

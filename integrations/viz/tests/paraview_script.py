@@ -1,4 +1,5 @@
-"""For pvbatch and pvpython: contours a series with Zazen's reader or the stock one, and writes a picture.
+"""For pvbatch and pvpython: contours a series with Zazen's reader or the stock one, and writes a
+picture.
 
 pvbatch paraview_script.py plugin|stock INDEX PICTURE PLUGIN [PORT OF A pvserver]
 """

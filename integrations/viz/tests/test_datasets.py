@@ -1,4 +1,5 @@
-"""Any data set of several files that a user has: the same tree, cells, values and field data as VTK's own readers."""
+"""Any data set of several files that a user has: the same tree, cells, values and field data as
+VTK's own readers."""
 
 import warnings
 
@@ -189,7 +190,8 @@ def own_cells(data):
 @pytest.mark.parametrize("marked", [True, False])
 def test_each_cell_of_structured_pieces_is_shown_once(backing, levels, marked):
     index = pieces_with_ghosts(backing, levels)
-    # VTK's own reader takes the marks of whichever piece comes last, so some cells are marked in all.
+    # VTK's own reader takes the marks of whichever piece comes last, so some cells are marked in
+    # all.
     assert stock("PImageData", index).GetNumberOfCells() == 8**3
     middles = [at + 0.5 for at in range(8)]
     whole = sorted((x, y, z) for x in middles for y in middles for z in middles)
@@ -388,7 +390,8 @@ def test_other_ranks_than_0_never_read_the_index(launch, ocean, folder):
         "_zazen.index_json = lambda path: (calls.append(path), ask(path))[1]\n"
         "comm = MPI.COMM_WORLD\n"
         "reader = zazen.viz.Reader(sys.argv[1] if comm.rank == 0 else '/nowhere/ts.vtm.series')\n"
-        "cells = sum(reader.update(0.1).GetBlock(at).GetNumberOfCells() for at in reader.visualization.mine(1))\n"
+        "cells = sum(reader.update(0.1).GetBlock(at).GetNumberOfCells() "
+        "for at in reader.visualization.mine(1))\n"
         "reader.update(0.2)\n"
         "told = comm.gather((len(calls), cells), root=0)\n"
         "if comm.rank == 0: print('TOLD', sum(n for n, _ in told), sum(c for _, c in told))\n"

@@ -1,4 +1,5 @@
-"""ParaView's pvbatch with the plug-in: the stock reader's picture and counts. Skipped without ParaView."""
+"""ParaView's pvbatch with the plug-in: the stock reader's picture and counts. Skipped without
+ParaView."""
 
 import json
 import os
@@ -21,7 +22,8 @@ MPIRUN = shutil.which("mpirun.openmpi")
 pytestmark = [
     pytest.mark.skipif(
         not (PVBATCH and PVSERVER and PVPYTHON and XVFB and MPIRUN),
-        reason="no ParaView here: scripts/install-paraview.sh (Debian: paraview python3-paraview openmpi-bin xvfb)",
+        reason="no ParaView here: scripts/install-paraview.sh "
+        "(Debian: paraview python3-paraview openmpi-bin xvfb)",
     ),
     pytest.mark.skipif(
         not os.environ.get("ZAZEN_TEST_PARAVIEW"),
@@ -32,7 +34,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def display():
-    """An X server of its own. It must not reset when its last client leaves: ranks of the next run would meet it."""
+    """An X server of its own. It must not reset when its last client leaves: ranks of the next run
+    would meet it."""
     number = next(at for at in range(70, 200) if not Path(f"/tmp/.X11-unix/X{at}").exists())
     words = [
         XVFB,
@@ -76,7 +79,8 @@ def environment(display, node):
 
 @pytest.fixture
 def batch(environment, folder):
-    """Runs the script, with some ranks of pvbatch or another program: what it found, and the picture."""
+    """Runs the script, with some ranks of pvbatch or another program: what it found, and the
+    picture."""
     count = iter(range(1000))
 
     def run(program, kind, index, *more):

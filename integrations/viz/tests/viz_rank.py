@@ -1,8 +1,10 @@
-"""One rank of a job that draws a contour: each rank contours its own blocks, and rank 0 renders all of them.
+"""One rank of a job that draws a contour: each rank contours its own blocks, and rank 0 renders all
+of them.
 
     mpiexec -n 4 python viz_rank.py '{"index": …, "sockets": […], "picture": "out.png", "stock": false, …}'
 
-Rank 0 prints JSON: cells and ranges of the input and of the contour, the blocks of each rank, and what was read where.
+Rank 0 prints JSON: cells and ranges of the input and of the contour, the blocks of each rank, and
+what was read where.
 """
 
 import json

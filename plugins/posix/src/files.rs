@@ -8,17 +8,17 @@ use crate::session::{Description, Session};
 use crate::umask::with_umask;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use zazen_forward_api::structures::Opened;
+use zazen_forward_api::structures::PxOpened;
 use zazen_plugin_sdk::{Outcome, checked, errno, text};
 
 /// Enters a descriptor that was opened for the session.
-pub(crate) fn enter(session: &Session, fd: OwnedFd) -> Outcome<Opened> {
+pub(crate) fn enter(session: &Session, fd: OwnedFd) -> Outcome<PxOpened> {
     enter_description(session, Description::new(fd)?)
 }
 
-fn enter_description(session: &Session, description: Description) -> Outcome<Opened> {
+fn enter_description(session: &Session, description: Description) -> Outcome<PxOpened> {
     let (ino, dev, mode) = (description.ino, description.dev, description.mode);
-    Ok(Opened { ino, dev, mode, id: session.enter(description)? })
+    Ok(PxOpened { ino, dev, mode, id: session.enter(description)? })
 }
 
 fn open(base: &Base, path: &CStr, flags: c_int, mode: u32, mask: u32) -> Outcome<OwnedFd> {
@@ -97,7 +97,7 @@ pub(crate) unsafe extern "C" fn px_open(
     flags: c_int,
     mode: u32,
     mask: u32,
-    opened: *mut Opened,
+    opened: *mut PxOpened,
 ) -> c_int {
     answer(|session| {
         // SAFETY: the dispatcher's string.
@@ -132,7 +132,7 @@ pub(crate) unsafe extern "C" fn px_open_wait(
     mode: u32,
     mask: u32,
     tag: u32,
-    opened: *mut Opened,
+    opened: *mut PxOpened,
 ) -> c_int {
     answer(|session| {
         // SAFETY: the dispatcher's string.

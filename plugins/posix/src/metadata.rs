@@ -5,7 +5,7 @@ use crate::entry::answer;
 use crate::reach::{Object, by_number, path_of, stat_at_once};
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
-use zazen_forward_api::structures::{Stat, StatFs, Times};
+use zazen_forward_api::structures::{PxStat, StatFs, Times};
 use zazen_plugin_sdk::{checked, errno, text};
 
 /// See posix.h.
@@ -19,7 +19,7 @@ pub(crate) unsafe extern "C" fn px_stat(
     path: *const c_char,
     flags: c_int,
     mask: u32,
-    stat: *mut Stat,
+    stat: *mut PxStat,
 ) -> c_int {
     answer(|session| {
         // SAFETY: the dispatcher's string.
@@ -34,7 +34,7 @@ pub(crate) unsafe extern "C" fn px_stat(
                 let flags = flags & libc::AT_STATX_SYNC_TYPE | libc::AT_EMPTY_PATH;
                 checked(libc::statx(object.fd(), c"".as_ptr(), flags, mask, &raw mut x))?;
             }
-            *stat = Stat {
+            *stat = PxStat {
                 mask: x.stx_mask,
                 blksize: x.stx_blksize,
                 attributes: x.stx_attributes,

@@ -2,7 +2,7 @@
 
 use crate::base::Base;
 use crate::entry::answer;
-use crate::reach::{Direct, Object, Place, by_number};
+use crate::reach::{Direct, NameInFolder, Object, by_number};
 use crate::umask::with_umask;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use zazen_plugin_sdk::{Outcome, checked, errno, text};
@@ -13,7 +13,7 @@ fn to_make(base: &Base, path: &CStr, make: impl Fn(c_int, *const c_char) -> c_in
     if Direct::new(base, path).is_some_and(|direct| make(direct.fd(), direct.name()) == 0) {
         return Ok(0);
     }
-    let place = Place::to_make(base, path)?;
+    let place = NameInFolder::to_make(base, path)?;
     checked(make(place.fd(), place.name()))
 }
 
@@ -41,8 +41,8 @@ pub(crate) unsafe extern "C" fn px_rename(
                     return Ok(0);
                 }
             }
-            let from = Place::new(&from, old_path)?;
-            let to = match Place::new(&to, new_path) {
+            let from = NameInFolder::new(&from, old_path)?;
+            let to = match NameInFolder::new(&to, new_path) {
                 Ok(to) => to,
                 // The kernel looks at the old name's folder first.
                 Err(error) => return from.may_search().and(Err(error)),
@@ -71,7 +71,7 @@ pub(crate) unsafe extern "C" fn px_link(
         unsafe {
             let (from, to) = (Base::new(session, from)?, Base::new(session, to)?);
             let old_path = text(old_path);
-            let to = Place::to_make(&to, text(new_path));
+            let to = NameInFolder::to_make(&to, text(new_path));
             let link = |fd: c_int| {
                 let to = to.as_ref().map_err(|error| *error)?;
                 // Naming a description asks for a privilege that its name in /proc doesn't.
@@ -89,7 +89,8 @@ pub(crate) unsafe extern "C" fn px_link(
                         // The kernel looks at the old name first.
                         Object::new(&from, old_path, false)?;
                     }
-                    let (from, to) = (Place::new(&from, old_path)?, to.as_ref().map_err(|error| *error)?);
+                    let (from, to) =
+                        (NameInFolder::new(&from, old_path)?, to.as_ref().map_err(|error| *error)?);
                     checked(libc::linkat(from.fd(), from.name(), to.fd(), to.name(), 0))
                 }
             }
@@ -127,7 +128,7 @@ pub(crate) unsafe extern "C" fn px_unlink(dir: c_int, path: *const c_char, flags
         if Direct::new(&base, path).is_some_and(|direct| unlink(direct.fd(), direct.name()) == 0) {
             return Ok(0);
         }
-        let place = Place::new(&base, path)?;
+        let place = NameInFolder::new(&base, path)?;
         checked(unlink(place.fd(), place.name()))
     })
 }

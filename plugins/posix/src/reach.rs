@@ -450,15 +450,15 @@ impl<'a> Direct<'a> {
 }
 
 /// A name in a folder, for calls that make, remove and rename names.
-pub(crate) struct Place<'a> {
+pub(crate) struct NameInFolder<'a> {
     folder: Object,
     base: std::marker::PhantomData<&'a Base>,
     name: CString,
 }
 
-impl<'a> Place<'a> {
+impl<'a> NameInFolder<'a> {
     /// `EBUSY` for an export itself, as for a mount point.
-    pub(crate) fn new(base: &'a Base, path: &CStr) -> Outcome<Place<'a>> {
+    pub(crate) fn new(base: &'a Base, path: &CStr) -> Outcome<NameInFolder<'a>> {
         let bytes = path.to_bytes();
         let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
         let cut = bytes[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
@@ -478,12 +478,12 @@ impl<'a> Place<'a> {
             }
             _ => Object::Named(open(base, &text(above)?, libc::O_PATH | libc::O_DIRECTORY, 0)?),
         };
-        Ok(Place { folder, base: std::marker::PhantomData, name })
+        Ok(NameInFolder { folder, base: std::marker::PhantomData, name })
     }
 
     /// The same for a name that is to be made: an export is there already.
-    pub(crate) fn to_make(base: &'a Base, path: &CStr) -> Outcome<Place<'a>> {
-        Place::new(base, path).map_err(|error| if error == libc::EBUSY { libc::EEXIST } else { error })
+    pub(crate) fn to_make(base: &'a Base, path: &CStr) -> Outcome<NameInFolder<'a>> {
+        NameInFolder::new(base, path).map_err(|error| if error == libc::EBUSY { libc::EEXIST } else { error })
     }
 
     pub(crate) fn fd(&self) -> RawFd {

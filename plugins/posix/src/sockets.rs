@@ -7,7 +7,7 @@ use crate::session::Session;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
-use zazen_forward_api::structures::{Address, Opened, PollFd};
+use zazen_forward_api::structures::{Address, PollFd, PxOpened};
 use zazen_plugin_sdk::{Outcome, checked, errno};
 
 fn length(address: &Address) -> Outcome<libc::socklen_t> {
@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C" fn px_socket(
     domain: c_int,
     kind: c_int,
     protocol: c_int,
-    opened: *mut Opened,
+    opened: *mut PxOpened,
 ) -> c_int {
     answer(|session| {
         // Ports below 1024 and raw sockets would be the daemon's privilege.
@@ -181,7 +181,7 @@ pub(crate) unsafe extern "C" fn px_accept(
     tag: u32,
     flags: c_int,
     address: *mut Address,
-    opened: *mut Opened,
+    opened: *mut PxOpened,
 ) -> c_int {
     answer(|session| {
         let description = session.description(id)?;

@@ -150,12 +150,12 @@ unsafe fn hand_over<T: Copy>(all: &[T], values: *mut T, count: *mut u32) -> Outc
 /// `struct stream_block`.
 #[repr(C)]
 pub(crate) struct Block {
-    block: u64,
-    index: u64,
-    time: u64,
-    is_dropped: u32,
-    packets_missing: u32,
-    bytes: u64,
+    pub(crate) block: u64,
+    pub(crate) index: u64,
+    pub(crate) time: u64,
+    pub(crate) is_dropped: u32,
+    pub(crate) packets_missing: u32,
+    pub(crate) bytes: u64,
 }
 
 /// A block on its way to a rank. The host reports when it has arrived, or that it never will.

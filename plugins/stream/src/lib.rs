@@ -14,6 +14,8 @@ pub mod bits;
 mod config;
 mod entry;
 pub mod integrate;
+#[cfg(test)]
+mod layout_tests;
 mod lock;
 mod memory;
 pub mod packet;

@@ -37,7 +37,8 @@ int main(int count, char **words)
     name = mktemp(text);
     printf("mktemp %.4s %d %d\n", name, strcmp(name, "nameXXXXXX") != 0, access(name, F_OK));
     name = tempnam(words[1], "pre");
-    printf("tempnam %d %d\n", name && strncmp(name, words[1], strlen(words[1])) == 0, name ? access(name, F_OK) : 1);
+    printf("tempnam %d %d\n", name && strncmp(name, words[1], strlen(words[1])) == 0,
+           name ? access(name, F_OK) : 1);
     mkdir("tree", 0755);
     mkdir("tree/sub", 0755);
     if (symlink("..", "tree/sub/up") || symlink("sub", "tree/again"))

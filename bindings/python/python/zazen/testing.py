@@ -68,8 +68,9 @@ def _check_owner(path: Path) -> None:
         # such folder.
         if found.st_uid not in (0, uid) or (others and (at == path or not found.st_mode & stat.S_ISVTX)):
             raise PermissionError(
-                f"folder {path}: {at} belongs to user {found.st_uid} and has mode {found.st_mode & 0o7777:04o}, so "
-                "others could replace the daemons' key and sockets; choose a folder of your own"
+                f"folder {path}: {at} belongs to user {found.st_uid} and has mode "
+                f"{found.st_mode & 0o7777:04o}, so others could replace the daemons' key and sockets; "
+                "choose a folder of your own"
             )
 
 

@@ -56,8 +56,8 @@ pub(crate) fn connect(addr: &str, deadline: Instant) -> Result<OwnedFd> {
         Some(error) if error.kind() != std::io::ErrorKind::TimedOut => Error::new(
             ErrorKind::Unavailable,
             format!(
-                "no daemon answers at {addr} ({error}); start `zazend` on that node, or check the address and \
-                 the firewall"
+                "no daemon answers at {addr} ({error}); start `zazend` on that node, or check the address \
+                 and the firewall"
             ),
         ),
         _ => Error::new(

@@ -30,7 +30,7 @@ use zazen_wire::Message;
 use zazen_wire::codec::Reader;
 use zazen_wire::handshake as wire_handshake;
 use zazen_wire::header::{ErrorReply, Header, Kind};
-use zazen_wire::shm::{ENTRY_BYTES, Entry, Op, POOL_GIVE, POOL_TAKE, Place, Record, Span};
+use zazen_wire::shm::{ENTRY_BYTES, Op, POOL_GIVE, POOL_TAKE, PartPlace, Record, Span, TableEntry};
 
 /// Threads that spin for a client's next request, in all servers of this process.
 static SPINNERS: AtomicUsize = AtomicUsize::new(0);
@@ -84,10 +84,10 @@ struct Request {
 
 /// A request's tables, or what stands for them where it has none.
 struct Tables {
-    inputs: Vec<Entry>,
-    outputs: Vec<Entry>,
+    inputs: Vec<TableEntry>,
+    outputs: Vec<TableEntry>,
     /// Without a table: all input comes with the message, all output is carried back.
-    plain: [Entry; 2],
+    plain: [TableEntry; 2],
     /// Input that is not in the pool.
     data_bytes: u64,
 }
@@ -102,27 +102,27 @@ impl Tables {
         let mut tables = Tables {
             inputs: Vec::new(),
             outputs: Vec::new(),
-            plain: [Entry::Data(header.bulk_bytes), Entry::Data(header.room.unwrap_or(u64::MAX))],
+            plain: [TableEntry::Data(header.bulk_bytes), TableEntry::Data(header.room.unwrap_or(u64::MAX))],
             data_bytes: header.bulk_bytes,
         };
         let input_bytes = usize::from(record.inputs) * ENTRY_BYTES;
         if record.inputs > 0 {
-            tables.inputs = Entry::decode_table(&body[..input_bytes], pool, header.bulk_bytes)?;
-            let data = |entry: &Entry| if let Entry::Data(bytes) = entry { *bytes } else { 0 };
+            tables.inputs = TableEntry::decode_table(&body[..input_bytes], pool, header.bulk_bytes)?;
+            let data = |entry: &TableEntry| if let TableEntry::Data(bytes) = entry { *bytes } else { 0 };
             tables.data_bytes = tables.inputs.iter().map(data).sum();
         }
         if record.outputs > 0 {
             let room = header.room.ok_or_else(|| lied("a table of output for no room"))?;
-            tables.outputs = Entry::decode_table(&body[input_bytes..record.table_bytes()], pool, room)?;
+            tables.outputs = TableEntry::decode_table(&body[input_bytes..record.table_bytes()], pool, room)?;
         }
         Ok(tables)
     }
 
-    fn inputs(&self) -> &[Entry] {
+    fn inputs(&self) -> &[TableEntry] {
         if self.inputs.is_empty() { &self.plain[..1] } else { &self.inputs }
     }
 
-    fn outputs(&self) -> &[Entry] {
+    fn outputs(&self) -> &[TableEntry] {
         if self.outputs.is_empty() { &self.plain[1..] } else { &self.outputs }
     }
 }
@@ -136,13 +136,13 @@ fn data_at_hand(
     core: &Core,
 ) -> std::result::Result<Option<*const u8>, Failure> {
     match (record.data, record.head) {
-        (Place::Streamed, _) => Ok(None),
-        (Place::Inline, Place::Inline) if data_bytes <= (body.len() - head_bytes) as u64 => {
+        (PartPlace::Streamed, _) => Ok(None),
+        (PartPlace::Inline, PartPlace::Inline) if data_bytes <= (body.len() - head_bytes) as u64 => {
             Ok(Some(body[head_bytes..].as_ptr()))
         }
-        (Place::Eager, head) => {
+        (PartPlace::Eager, head) => {
             let eager = core.port.places().eager_in();
-            let used = if head == Place::Eager { head_bytes as u64 } else { 0 };
+            let used = if head == PartPlace::Eager { head_bytes as u64 } else { 0 };
             let span = Span { at: eager.at + used, bytes: data_bytes };
             if !eager.holds(span) {
                 return Err(lied("a request's data are longer than the buffer that they are in"));
@@ -245,7 +245,7 @@ impl Lane {
     fn request(&mut self, taken: &Taken) -> std::result::Result<Request, Failure> {
         let record = taken.record;
         let header = Header::decode_unsealed(&taken.header)?;
-        if header.kind != Kind::Request || header.status != 0 || header.call as u32 != record.turn {
+        if header.kind != Kind::Request || header.status != 0 || header.call as u32 != record.call_number {
             return Err(lied("a ring brings what is no request"));
         }
         let table_bytes = record.table_bytes();
@@ -255,22 +255,22 @@ impl Lane {
         locked.port.tell_cpu();
         let eager = locked.port.places().eager_in();
         match record.head {
-            Place::Inline if head_bytes <= body.len() => {}
-            Place::Eager if head_bytes as u64 <= eager.bytes => {
+            PartPlace::Inline if head_bytes <= body.len() => {}
+            PartPlace::Eager if head_bytes as u64 <= eager.bytes => {
                 body.resize(head_bytes, 0);
                 locked.port.view().read(eager.at, body);
             }
             // The tables say how much is streamed, so they cannot be streamed themselves.
-            Place::Streamed if table_bytes == 0 => {}
+            PartPlace::Streamed if table_bytes == 0 => {}
             _ => return Err(lied("a request's head is not where it says")),
         }
         let tables = Tables::decode(&record, &header, body, locked.pool().span())?;
-        let streamed_head = if record.head == Place::Streamed { head_bytes as u64 } else { 0 };
-        let streamed_data = if record.data == Place::Streamed { tables.data_bytes } else { 0 };
-        locked.begin(record.turn, streamed_head.saturating_add(streamed_data))?;
+        let streamed_head = if record.head == PartPlace::Streamed { head_bytes as u64 } else { 0 };
+        let streamed_data = if record.data == PartPlace::Streamed { tables.data_bytes } else { 0 };
+        locked.begin(record.call_number, streamed_head.saturating_add(streamed_data))?;
         let data = data_at_hand(&record, head_bytes, tables.data_bytes, body, &locked)?;
         bulk.begin(0);
-        if record.head == Place::Streamed {
+        if record.head == PartPlace::Streamed {
             drop(locked);
             *charge = place.account.charge(head_bytes as u64)?;
             bulk.go_on(head_bytes as u64, [InputPiece::Streamed(head_bytes as u64)]);
@@ -279,19 +279,21 @@ impl Lane {
         }
         let region = locked.port.view();
         let mut used = 0;
-        let piece = |entry: &Entry| match (entry, data) {
-            (Entry::Pool(span), _) => InputPiece::at(region.pointer(*span).cast_const(), span.bytes as usize),
-            (Entry::Data(bytes), None) => InputPiece::Streamed(*bytes),
-            (Entry::Data(bytes), Some(start)) => {
+        let piece = |entry: &TableEntry| match (entry, data) {
+            (TableEntry::Pool(span), _) => {
+                InputPiece::at(region.pointer(*span).cast_const(), span.bytes as usize)
+            }
+            (TableEntry::Data(bytes), None) => InputPiece::Streamed(*bytes),
+            (TableEntry::Data(bytes), Some(start)) => {
                 let piece = InputPiece::at(start.wrapping_add(used), *bytes as usize);
                 used += *bytes as usize;
                 piece
             }
         };
         bulk.go_on(header.bulk_bytes, tables.inputs().iter().map(piece));
-        let slot = |entry: &Entry| match entry {
-            Entry::Pool(span) => OutputSlot::at(region.pointer(*span), span.bytes as usize),
-            Entry::Data(bytes) => OutputSlot::Carried(*bytes),
+        let slot = |entry: &TableEntry| match entry {
+            TableEntry::Pool(span) => OutputSlot::at(region.pointer(*span), span.bytes as usize),
+            TableEntry::Data(bytes) => OutputSlot::Carried(*bytes),
         };
         output.begin(header.room, tables.outputs().iter().map(slot), eager.bytes);
         let fds = if header.fd_count > 0 { locked.take_fds(header.call)? } else { Vec::new() };
@@ -404,7 +406,7 @@ impl Lane {
             ..*asked
         };
         let record = Record {
-            head: if inline { Place::Inline } else { Place::Streamed },
+            head: if inline { PartPlace::Inline } else { PartPlace::Streamed },
             span: tail,
             ..Record::of(Op::Message, asked.call as u32)
         };

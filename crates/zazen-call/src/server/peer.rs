@@ -293,7 +293,8 @@ impl Peer<'_> {
         }
         if header.payload_bytes as usize > payload_bytes_max {
             return Err(protocol(format!(
-                "a message of {} bytes before the proof of the key is beyond the limit of {payload_bytes_max}",
+                "a message of {} bytes before the proof of the key is beyond the limit of \
+                 {payload_bytes_max}",
                 header.payload_bytes
             )));
         }

@@ -108,13 +108,14 @@ fn tell(arguments: &Index, found: &OpenedTrajectory, by_daemon: bool, took: Dura
                 json!({"frame": file.count, "offset": trouble.offset, "unfinished": trouble.unfinished,
                     "why": trouble.why})
             });
-            json!({"path": found.directory.join(file.path.as_str()), "first": file.first, "frames": file.count,
+            json!({"path": found.directory.join(file.path.as_str()), "first": file.first,
+                "frames": file.count,
                 "header_bytes": file.header.len(), "trouble": trouble})
         });
         let files: Vec<Value> = files.collect();
         let value = json!({"format": trajectory.format.name(), "atoms": trajectory.n_atoms, "frames": frames,
             "files": files, "daemon": by_daemon, "seconds": took.as_secs_f64()});
-        output::line(value.to_string());
+        output::json(&value);
         return;
     }
     let files = match trajectory.files.len() {

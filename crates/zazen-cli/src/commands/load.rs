@@ -51,7 +51,8 @@ pub(crate) struct Load {
     #[arg(long, value_name = "PATTERN")]
     pattern: Option<String>,
     /// Nodes that shall hold each frame, for visualization (`zazen viz`)
-    #[arg(long, value_name = "NODES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "NODES", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..))]
     copies: u32,
     /// Where the copies go
     #[arg(long, value_enum, default_value = "spread")]
@@ -100,7 +101,8 @@ pub(crate) fn run(arguments: &Load) -> Result<Done> {
     Err(Error::new(
         ErrorKind::Unavailable,
         format!(
-            "{}: {} of {} frames could not be loaded; the lines above say why, load again when that is mended",
+            "{}: {} of {} frames could not be loaded; the lines above say why, \
+             load again when that is mended",
             arguments.dataset.display(),
             report.failed,
             report.frames

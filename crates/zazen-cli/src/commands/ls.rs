@@ -3,7 +3,7 @@
 use super::assign::runs_text;
 use crate::output::{self, Table, human_bytes};
 use crate::parse;
-use crate::target::{self, Answers, Done, Opened, Pattern, Targets};
+use crate::target::{self, Answers, Done, OpenedSeries, Pattern, Targets};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &Ls) -> Result<Done> {
 }
 
 impl Ls {
-    fn summary(&self, nodes: Answers<Opened>) -> Result<Done> {
+    fn summary(&self, nodes: Answers<OpenedSeries>) -> Result<Done> {
         let mut table =
             Table::new(&["node", "pattern", ">native", ">alien", "native frames", "alien frames"]);
         let mut all = Vec::new();
@@ -84,7 +84,7 @@ impl Ls {
         Ok(target::judge(&nodes.missed, UNSEEN))
     }
 
-    fn long(&self, nodes: Answers<Opened>) -> Result<Done> {
+    fn long(&self, nodes: Answers<OpenedSeries>) -> Result<Done> {
         let mut table = Table::new(&[">frame", "node", "origin", ">size", "checksum", "file"]);
         let mut rows = Vec::new();
         for mut node in nodes.given {
@@ -118,7 +118,7 @@ impl Ls {
 
 /// Calls `each` with the node's name and every cached frame of `wanted` (all if `None`), ascending.
 pub(crate) fn for_each_row(
-    node: &mut Opened,
+    node: &mut OpenedSeries,
     wanted: Option<Request>,
     mut each: impl FnMut(&str, &ListRow),
 ) -> Result<()> {
@@ -146,7 +146,8 @@ pub(crate) fn row_json(node: &str, row: &ListRow) -> Value {
         "source": row.source.path.as_str(),
         "offset": row.source.offset,
         "validator": row.meta.validator.map(|v| json!({
-            "size": v.size, "mtime_ns": v.mtime_ns, "ctime_ns": v.ctime_ns, "inode": v.inode, "settled": !v.unsettled,
+            "size": v.size, "mtime_ns": v.mtime_ns, "ctime_ns": v.ctime_ns, "inode": v.inode,
+            "settled": !v.unsettled,
         })),
         "uid": row.meta.uid,
         "gid": row.meta.gid,

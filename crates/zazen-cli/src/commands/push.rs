@@ -55,10 +55,12 @@ pub(crate) struct Push {
     #[arg(long, value_enum, default_value = "block")]
     on_slow: Slow,
     /// Nodes that get each frame, for visualization (`zazen viz`)
-    #[arg(long, value_name = "NODES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "NODES", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..))]
     copies: u32,
     /// Frames in flight
-    #[arg(long, value_name = "FRAMES", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(long, value_name = "FRAMES", default_value_t = 16,
+        value_parser = clap::value_parser!(u32).range(1..=65_536))]
     window: u32,
     /// Bytes in flight
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse::bytes)]
@@ -76,7 +78,8 @@ pub(crate) struct Push {
     #[arg(long, requires = "watch")]
     no_existing: bool,
     /// How far this program stands back behind the simulation for processors (0 to 19, as nice(1))
-    #[arg(long, value_name = "NICE", default_value_t = 10, requires = "watch", value_parser = clap::value_parser!(i32).range(0..=19))]
+    #[arg(long, value_name = "NICE", default_value_t = 10, requires = "watch",
+        value_parser = clap::value_parser!(i32).range(0..=19))]
     nice: i32,
     /// Print the counters as JSON
     #[arg(long)]
@@ -253,8 +256,8 @@ impl Push {
         survey::choose(names)?.map(Layout::Files).ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidArgument,
-                "file names: none has a number in it; give --pattern like frame-{n:07}.dcd, or list the files \
-                 in zazen.toml (zazen number DIR)",
+                "file names: none has a number in it; give --pattern like frame-{n:07}.dcd, or list the \
+                 files in zazen.toml (zazen number DIR)",
             )
         })
     }

@@ -66,7 +66,8 @@ struct How {
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Files that are copied at a time
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "N", default_value_t = 8,
+        value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: u16,
     /// Compare bytes, too, where length and time are equal
     #[arg(long)]

@@ -2,7 +2,7 @@
 
 use super::ls::{UNSEEN, for_each_row, origin, row_json};
 use crate::output::{self, Table, human_bytes};
-use crate::target::{self, Done, Opened, Pattern, Targets};
+use crate::target::{self, Done, OpenedSeries, Pattern, Targets};
 use clap::Args;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: &Stat) -> Result<Done> {
 }
 
 impl Stat {
-    fn number(&self, nodes: &[Opened]) -> Result<u64> {
+    fn number(&self, nodes: &[OpenedSeries]) -> Result<u64> {
         if let Ok(number) = self.frame.parse::<u64>() {
             return FrameNo::new(number).map(FrameNo::get);
         }
@@ -109,10 +109,10 @@ fn as_table(number: u64, dataset: &Path, copies: &[(String, ListRow, &'static st
     let first = &copies[0].1;
     let mut text = format!(
         "frame {number} of {}: {} at {} of {}\n",
-        dataset.display(),
+        zazen_explain::shown(&dataset.to_string_lossy()),
         human_bytes(first.meta.length),
         first.source.offset,
-        first.source.path
+        zazen_explain::shown(first.source.path.as_str())
     );
     let mut table = Table::new(&["node", "origin", "freshness", "checksum", "file"]);
     for (node, row, freshness) in copies {

@@ -186,13 +186,15 @@ fn as_table(answers: &[Answer]) -> String {
         if let Some(status) = answer.status.as_ref().ok().filter(|status| disk_fails(status)) {
             let trouble = status.pointer("/disk/trouble").and_then(Value::as_str).unwrap_or("fails");
             text.push_str(&format!(
-                "{}: the cache disk {trouble}; its frames are read from the backing store, look at the disk\n",
+                "{}: the cache disk {trouble}; its frames are read from the backing store, \
+                 look at the disk\n",
                 name(answer)
             ));
         }
         for (free, floor) in answer.status.iter().flat_map(short_of_room) {
             text.push_str(&format!(
-                "{}: the cache takes no new frames: its disk has {} free, and {} must stay free; make room on the disk, or set another free_floor\n",
+                "{}: the cache takes no new frames: its disk has {} free, and {} must stay free; \
+                 make room on the disk, or set another free_floor\n",
                 name(answer),
                 human_bytes(free),
                 human_bytes(floor)

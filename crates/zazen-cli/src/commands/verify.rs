@@ -1,7 +1,7 @@
 //! `zazen verify`: reads every cached frame and compares it with its checksum.
 
 use crate::output::{self, human_bytes};
-use crate::target::{self, Done, Missed, Node, Opened, Pattern, Targets};
+use crate::target::{self, Done, Missed, Node, OpenedSeries, Pattern, Targets};
 use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -94,7 +94,7 @@ pub(crate) fn run(arguments: &Verify) -> Result<Done> {
 }
 
 /// What was found, as far as it came, and how it ended.
-fn verify_node(mut node: Opened, bar: &ProgressBar) -> (Found, Result<()>) {
+fn verify_node(mut node: OpenedSeries, bar: &ProgressBar) -> (Found, Result<()>) {
     let mut found = Found { node: node.name.clone(), pattern: node.pattern.clone(), ..Found::default() };
     let mut from = Some(0);
     while let Some(start) = from {

@@ -16,7 +16,7 @@ use zazen_env::fork::Mine;
 const BATCH: usize = 64;
 
 /// Where a frame's bytes are.
-pub enum Place {
+pub enum FrameLocation {
     /// In a file with exactly these bytes, which were not read and not checked.
     File(PathBuf),
     /// In a part of a file, or in no file that this process may open: the frame was read, and
@@ -81,21 +81,21 @@ impl PlaceReader {
         }
     }
 
-    fn place(&self, job: Job) -> Result<Place> {
+    fn place(&self, job: Job) -> Result<FrameLocation> {
         let (number, file) = (job.number, self.access.file_of(&job));
         if file.is_own() && matches!(job.data, Data::Descriptor(..)) {
-            return Ok(Place::File(file.path));
+            return Ok(FrameLocation::File(file.path));
         }
         let stopped = || Error::new(ErrorKind::ShuttingDown, format!("frame {number}: the read was stopped"));
         let got: Got = self.access.read(job, &|| ()).unwrap_or_else(|| Err(stopped()))?;
-        Ok(Place::Read(Frame::new(number, got, self.access.layout())))
+        Ok(FrameLocation::Read(Frame::new(number, got, self.access.layout())))
     }
 }
 
 impl Iterator for PlaceReader {
-    type Item = (u64, Result<Place>);
+    type Item = (u64, Result<FrameLocation>);
 
-    fn next(&mut self) -> Option<(u64, Result<Place>)> {
+    fn next(&mut self) -> Option<(u64, Result<FrameLocation>)> {
         if let Err(error) = self.mine.check("this iteration over paths", "begin one of this process's own") {
             let first = self.jobs.front().map(|(number, _)| *number).or(self.left.first());
             self.jobs.drain(..).for_each(std::mem::forget);

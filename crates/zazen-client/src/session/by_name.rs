@@ -33,8 +33,8 @@ impl Dataset {
             return Ok(Ok(()));
         }
         let what = format!(
-            "dataset {}: rank {} found {} files of {}, rank 0 found {}, and they are not the same; files came \
-             or went while the ranks opened it: open it again",
+            "dataset {}: rank {} found {} files of {}, rank 0 found {}, and they are not the same; files \
+             came or went while the ranks opened it: open it again",
             self.path.display(),
             collectives.rank(),
             mine.files,

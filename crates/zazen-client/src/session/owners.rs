@@ -274,14 +274,16 @@ mod tests {
         fn owners_hold_what_they_own(
             extent in prop::collection::btree_set(0u64..400, 0..120),
             held in prop::collection::vec(
-                (prop::collection::btree_set(0u64..400, 0..90), prop::collection::btree_set(0u64..400, 0..90)), 1..5),
+                (prop::collection::btree_set(0u64..400, 0..90),
+                 prop::collection::btree_set(0u64..400, 0..90)), 1..5),
             ranks in prop::collection::vec(0usize..5, 1..9),
         ) {
             let ranks: Vec<usize> = ranks.into_iter().map(|node| node % held.len()).collect();
             let answers = run(ranks.len(), |collectives| {
                 let at = ranks[collectives.rank()];
                 let (native, alien) = &held[at];
-                let cut = |set: &std::collections::BTreeSet<u64>| -> RunSet { set.intersection(&extent).copied().collect() };
+                let cut = |set: &std::collections::BTreeSet<u64>| -> RunSet {
+                    set.intersection(&extent).copied().collect() };
                 let mine = Held { native: cut(native), alien: cut(alien) };
                 let nodes = gather(at as u128 + (1 << 100), Ok(mine), collectives)?;
                 deal(&nodes, &extent.iter().copied().collect())

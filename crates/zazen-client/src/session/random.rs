@@ -36,7 +36,8 @@ impl Dataset {
     pub fn read_many(&mut self, numbers: &[u64]) -> Result<Vec<Outcome>> {
         if numbers.len() > READ_MANY_MAX {
             let text = format!(
-                "{} frames are asked for at once, the limit is {READ_MANY_MAX}; ask in parts, or iterate over frames()",
+                "{} frames are asked for at once, the limit is {READ_MANY_MAX}; \
+                 ask in parts, or iterate over frames()",
                 numbers.len()
             );
             return Err(Error::new(ErrorKind::TooLarge, text));

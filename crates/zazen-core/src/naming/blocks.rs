@@ -110,7 +110,8 @@ impl Blocks {
         Err(Error::new(
             ErrorKind::Stale,
             format!(
-                "{path} was changed or replaced after it was opened ({was} bytes then, {now} now); open it again"
+                "{path} was changed or replaced after it was opened ({was} bytes then, {now} now); \
+                 open it again"
             ),
         ))
     }

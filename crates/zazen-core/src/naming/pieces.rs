@@ -92,8 +92,8 @@ pub(super) fn validate(pieces: &[Piece]) -> Result<()> {
         return Err(Error::new(
             ErrorKind::TooLarge,
             format!(
-                "pieces with unlike steps interleave over {spread} frame numbers, the limit is {SPREAD_MAX}; number the \
-                 frames of each file one after the other"
+                "pieces with unlike steps interleave over {spread} frame numbers, the limit is {SPREAD_MAX}; \
+                 number the frames of each file one after the other"
             ),
         ));
     }
@@ -129,7 +129,8 @@ fn check_disjoint(runs: &[(Run, &Piece)]) -> Result<()> {
             Err(Error::new(
                 ErrorKind::Conflict,
                 format!(
-                    "frame {number} is in both {} and {}: a frame number has one source; renumber one of the pieces",
+                    "frame {number} is in both {} and {}: a frame number has one source; \
+                     renumber one of the pieces",
                     earlier.path, piece.path
                 ),
             ))
@@ -149,8 +150,8 @@ fn check_disjoint(runs: &[(Run, &Piece)]) -> Result<()> {
                 return Err(Error::new(
                     ErrorKind::TooLarge,
                     format!(
-                        "more than {PAIRS_MAX} pairs of pieces with unlike steps overlap, at {} and elsewhere; number the \
-                         frames of each file one after the other",
+                        "more than {PAIRS_MAX} pairs of pieces with unlike steps overlap, at {} and \
+                         elsewhere; number the frames of each file one after the other",
                         piece.path
                     ),
                 ));

@@ -96,8 +96,8 @@ impl NameTemplate {
         let refuse = |why: &str| {
             let shown: String = text.chars().take(120).collect();
             let context = format!(
-                "name template {shown:?}: {why}; write it like frame-{{n:07}}.dcd, or with a time step and a block \
-                 like step{{t}}/block{{b}}.vtu"
+                "name template {shown:?}: {why}; write it like frame-{{n:07}}.dcd, or with a time step and a \
+                 block like step{{t}}/block{{b}}.vtu"
             );
             Error::new(ErrorKind::InvalidArgument, context)
         };
@@ -213,8 +213,8 @@ impl NameTemplate {
     pub fn of_file(name: &str, number: FrameNo) -> Result<NameTemplate> {
         let refuse = |why: &str| {
             let context = format!(
-                "file {name} as frame {number}: {why}; give a pattern (like frame-{{n:07}}.dcd), or list the files in \
-                 zazen.toml"
+                "file {name} as frame {number}: {why}; give a pattern (like frame-{{n:07}}.dcd), or list the \
+                 files in zazen.toml"
             );
             Err(Error::new(ErrorKind::InvalidArgument, context))
         };

@@ -102,7 +102,9 @@ impl Head<'_> {
 
     /// Whether it holds every number of `other`'s span.
     fn covers(&self, other: &Head<'_>) -> bool {
-        matches!(self, Head::Run(run) if run.step == 1 && run.first <= other.first() && run.last() >= other.last())
+        matches!(self, Head::Run(run)
+            if run.step == 1 && run.first <= other.first()
+            && run.last() >= other.last())
     }
 }
 

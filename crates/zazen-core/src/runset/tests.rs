@@ -148,7 +148,10 @@ proptest! {
     #[test]
     fn edits_match_the_oracle(
         (parts, way) in recipe(),
-        edits in prop::collection::vec((any::<bool>(), prop_oneof![0u64..500, 0u64..70_000, 0u64..250_000]), 0..800),
+        edits in prop::collection::vec(
+            (any::<bool>(), prop_oneof![0u64..500, 0u64..70_000, 0u64..250_000]),
+            0..800
+        ),
         base in 0usize..3,
     ) {
         let (mut set, mut oracle) = build(&parts, way, BASES[base]);
@@ -185,7 +188,9 @@ proptest! {
             check(&set.slice(low, high), &oracle.range(low..=high).copied().collect());
             let (start, count) = (x % (listed.len() as u64 + 2), y % (listed.len() as u64 + 2));
             prop_assert_eq!(set.select(start), listed.get(start as usize).copied());
-            check(&set.block(start, count), &listed.iter().skip(start as usize).take(count as usize).copied().collect());
+            check(&set.block(start, count),
+                &listed.iter().skip(start as usize).take(count as usize).copied().collect()
+            );
         }
         for (rank, number) in listed.iter().enumerate().step_by(1 + listed.len() / 50) {
             prop_assert_eq!(set.select(rank as u64), Some(*number));
@@ -207,7 +212,9 @@ proptest! {
         let back = cut.uncut(&request);
         check(&back, &oracle.iter().copied().filter(|number| request.index_of(*number).is_some()).collect());
         let indices = set.uncut(&request);
-        let expected = oracle.iter().filter(|index| **index < request.count()).map(|index| request.frame_at(*index));
+        let expected = oracle.iter()
+            .filter(|index| **index < request.count())
+            .map(|index| request.frame_at(*index));
         check(&indices, &expected.collect());
     }
 
@@ -218,7 +225,8 @@ proptest! {
         lift in prop_oneof![Just(0u64), Just(u64::MAX - 1 - 5000)],
     ) {
         let (x, y) = (Run::new(lift + a, b, c).unwrap(), Run::new(lift + d, e, f).unwrap());
-        let expected: Vec<u64> = numbers_of(x).filter(|number| numbers_of(y).any(|other| other == *number)).collect();
+        let expected: Vec<u64> =
+            numbers_of(x).filter(|number| numbers_of(y).any(|other| other == *number)).collect();
         let found: Vec<u64> = x.intersection(&y).into_iter().flat_map(numbers_of).collect();
         prop_assert_eq!(found, expected);
     }
@@ -229,7 +237,8 @@ proptest! {
 
     #[test]
     fn runs_in_any_order_match_the_oracle(
-        runs in prop::collection::vec((0u64..3000, 1u64..400, prop_oneof![Just(1u64), Just(8), 1u64..50]), 0..12),
+        runs in prop::collection::vec((0u64..3000, 1u64..400,
+            prop_oneof![Just(1u64), Just(8), 1u64..50]), 0..12),
         deal in (1u64..9, 1u64..5, 0u64..200, 0u64..500),
         base in 0usize..3,
     ) {
@@ -240,7 +249,9 @@ proptest! {
             Run::new(BASES[base] + begin + at * stride, count, stride * ways).ok()
         };
         let mut all: Vec<Run> =
-            runs.iter().map(|(first, count, step)| Run::new(BASES[base] + first, *count, *step).unwrap()).collect();
+            runs.iter()
+                .map(|(first, count, step)| Run::new(BASES[base] + first, *count, *step).unwrap())
+                .collect();
         all.extend((0..ways).rev().filter_map(share));
         let oracle: Oracle = all.iter().copied().flat_map(numbers_of).collect();
         check(&RunSet::from_runs(all.iter().copied()), &oracle);
@@ -256,7 +267,8 @@ proptest! {
     #[test]
     fn blocks_of_decoders_match_the_oracle(
         parts in prop::collection::vec(
-            (0u64..6, prop::collection::btree_set(any::<u16>(), 0..300), prop_oneof![Just(1u16), Just(40)], any::<bool>()),
+            (0u64..6, prop::collection::btree_set(any::<u16>(), 0..300),
+             prop_oneof![Just(1u16), Just(40)], any::<bool>()),
             0..8,
         ),
     ) {
@@ -271,7 +283,8 @@ proptest! {
                 words[usize::from(offset / 64)] |= 1 << (offset % 64);
             }
             let listed: Vec<u16> = offsets.into_iter().collect();
-            let taken = if as_bits { set.extend_bits(base, &words) } else { set.extend_sparse(base, &listed) };
+            let taken =
+                if as_bits { set.extend_bits(base, &words) } else { set.extend_sparse(base, &listed) };
             prop_assert_eq!(taken, behind);
             if behind {
                 oracle.extend(numbers);

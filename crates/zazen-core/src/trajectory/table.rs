@@ -365,7 +365,8 @@ mod tests {
         #[test]
         fn any_lengths_come_back(begin in 0u64..1 << 40, unit in 1u64..5,
             runs in prop::collection::vec((1u64..1 << 30, 1usize..150), 0..12)) {
-            let lengths: Vec<u64> = runs.iter().flat_map(|(length, count)| vec![length * unit; *count]).collect();
+            let lengths: Vec<u64> =
+                runs.iter().flat_map(|(length, count)| vec![length * unit; *count]).collect();
             check(begin, unit, &lengths);
         }
 

@@ -3,7 +3,7 @@
 use super::change::Change;
 use super::entry::{name_of, place_of};
 use super::inode::Inode;
-use super::machine::{Call, Partition, Stop};
+use super::machine::{Asking, Partition, Stop};
 use super::mutant::Mutant;
 use super::peer::{MakeChild, Part, PeerBody, Remove, Target};
 use super::permission::{self, READ, SEARCH, WRITE};
@@ -44,7 +44,7 @@ impl Partition {
     }
 
     /// Finds what a name leads to.
-    pub(super) fn lookup(&self, call: &Call<'_>, at: &At) -> Answered {
+    pub(super) fn lookup(&self, call: &Asking<'_>, at: &At) -> Answered {
         self.not_frozen(at.directory)?;
         permission::check(call.caller, self.directory(at.directory)?, SEARCH)?;
         let name = at.name.as_bytes();
@@ -54,7 +54,7 @@ impl Partition {
     }
 
     /// Lists a part of a directory.
-    pub(super) fn read_directory(&self, call: &Call<'_>, read: &ReadDirectory) -> Answered {
+    pub(super) fn read_directory(&self, call: &Asking<'_>, read: &ReadDirectory) -> Answered {
         self.not_frozen(read.directory)?;
         permission::check(call.caller, self.directory(read.directory)?, READ)?;
         let mut room = (read.bytes_max as usize).min(LISTING_BYTES_MAX);
@@ -81,7 +81,7 @@ impl Partition {
     }
 
     /// Makes an inode that is not a directory, or opens an existing file.
-    pub(super) fn create(&mut self, call: &Call<'_>, create: &Create) -> Answered {
+    pub(super) fn create(&mut self, call: &Asking<'_>, create: &Create) -> Answered {
         check_new(call, create)?;
         self.not_frozen(create.directory)?;
         let directory = *self.directory(create.directory)?;
@@ -110,7 +110,7 @@ impl Partition {
         Ok(Answer::Grant(Grant { attributes, created: true }))
     }
 
-    fn open_existing(&mut self, call: &Call<'_>, create: &Create, id: InodeId, kind: Kind) -> Answered {
+    fn open_existing(&mut self, call: &Asking<'_>, create: &Create, id: InodeId, kind: Kind) -> Answered {
         let Some(mode) = create.open.as_ref().filter(|_| !create.exclusive) else {
             return Err(Errno::EEXIST.into());
         };
@@ -125,7 +125,7 @@ impl Partition {
 
     fn make(
         &mut self,
-        call: &Call<'_>,
+        call: &Asking<'_>,
         directory: &Inode,
         create: &Create,
         place: u64,
@@ -166,7 +166,7 @@ impl Partition {
     }
 
     /// Makes many empty files in one directory.
-    pub(super) fn create_many(&mut self, call: &Call<'_>, many: &CreateMany) -> Answered {
+    pub(super) fn create_many(&mut self, call: &Asking<'_>, many: &CreateMany) -> Answered {
         if many.names.len() > MANY_MAX {
             return Err(Errno::EINVAL.into());
         }
@@ -220,7 +220,7 @@ impl Partition {
     }
 
     /// The directory for a new name, if the caller may make one and it is free.
-    fn for_new_name(&self, call: &Call<'_>, id: InodeId, name: &[u8]) -> Result<Inode, Stop> {
+    fn for_new_name(&self, call: &Asking<'_>, id: InodeId, name: &[u8]) -> Result<Inode, Stop> {
         self.not_frozen(id)?;
         let directory = *self.directory(id)?;
         permission::check(call.caller, &directory, SEARCH)?;
@@ -244,7 +244,7 @@ impl Partition {
     /// Makes a directory, here or elsewhere.
     pub(super) fn make_directory(
         &mut self,
-        call: &Call<'_>,
+        call: &Asking<'_>,
         request: &Request,
         make: &MakeDirectory,
     ) -> Answered {
@@ -291,7 +291,7 @@ impl Partition {
     }
 
     /// What a name leads to that the caller may remove, its place, and who must own it.
-    fn to_remove(&self, call: &Call<'_>, at: &At) -> Result<(Target, u64, Option<u32>), Stop> {
+    fn to_remove(&self, call: &Asking<'_>, at: &At) -> Result<(Target, u64, Option<u32>), Stop> {
         self.not_frozen(at.directory)?;
         let directory = self.directory(at.directory)?;
         permission::check(call.caller, directory, SEARCH)?;
@@ -304,7 +304,7 @@ impl Partition {
     }
 
     /// Removes a name that is not a directory's.
-    pub(super) fn unlink(&mut self, call: &Call<'_>, request: &Request, at: &At) -> Answered {
+    pub(super) fn unlink(&mut self, call: &Asking<'_>, request: &Request, at: &At) -> Answered {
         let (target, place, owner) = self.to_remove(call, at)?;
         if target.is_directory() {
             return Err(Errno::EISDIR.into());
@@ -313,7 +313,7 @@ impl Partition {
     }
 
     /// Removes an empty directory.
-    pub(super) fn remove_directory(&mut self, call: &Call<'_>, request: &Request, at: &At) -> Answered {
+    pub(super) fn remove_directory(&mut self, call: &Asking<'_>, request: &Request, at: &At) -> Answered {
         let (target, place, owner) = self.to_remove(call, at)?;
         if !target.is_directory() {
             return Err(Errno::ENOTDIR.into());
@@ -323,7 +323,7 @@ impl Partition {
 
     fn remove(
         &mut self,
-        call: &Call<'_>,
+        call: &Asking<'_>,
         request: &Request,
         at: &At,
         (target, place, owner): (Target, u64, Option<u32>),
@@ -351,7 +351,7 @@ impl Partition {
     }
 
     /// Gives an inode another name.
-    pub(super) fn link(&mut self, call: &Call<'_>, request: &Request, link: &Link) -> Answered {
+    pub(super) fn link(&mut self, call: &Asking<'_>, request: &Request, link: &Link) -> Answered {
         let name = link.name.as_bytes();
         self.for_new_name(call, link.directory, name)?;
         Err(Stop::Transaction(self.with_name(request, link.directory, name, None)))
@@ -376,7 +376,7 @@ impl Partition {
 }
 
 /// Checks what `Create` asks for, whatever is there.
-fn check_new(call: &Call<'_>, create: &Create) -> Result<(), Errno> {
+fn check_new(call: &Asking<'_>, create: &Create) -> Result<(), Errno> {
     let (is_link, is_file) = (create.kind == Kind::Symlink, create.kind == Kind::File);
     let odd = create.kind == Kind::Directory
         || (!is_link && !create.target.is_empty())

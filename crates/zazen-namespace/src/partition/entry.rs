@@ -36,13 +36,13 @@ enum Label {
 
 /// What a name of a directory leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct Dentry {
     pub(super) id: InodeId,
     label: Label,
 }
 
-impl Entry {
-    pub(super) fn new(id: InodeId, kind: Kind, name: &[u8]) -> Entry {
+impl Dentry {
+    pub(super) fn new(id: InodeId, kind: Kind, name: &[u8]) -> Dentry {
         let mut bytes = [0; 21];
         let label = match bytes.get_mut(..name.len()) {
             Some(short) => {
@@ -51,7 +51,7 @@ impl Entry {
             }
             None => Label::Long { kind, bytes: name.into() },
         };
-        Entry { id, label }
+        Dentry { id, label }
     }
 
     pub(super) fn kind(&self) -> Kind {
@@ -71,18 +71,18 @@ impl Entry {
 /// The entries of all directories of a partition.
 #[derive(Clone, Default)]
 pub(super) struct Entries {
-    rows: BTreeMap<(u64, u64), Entry>,
+    rows: BTreeMap<(u64, u64), Dentry>,
 }
 
 impl Entries {
     /// The entry called `name`, and its place.
-    pub(super) fn find(&self, directory: InodeId, name: &[u8]) -> Option<(u64, &Entry)> {
+    pub(super) fn find(&self, directory: InodeId, name: &[u8]) -> Option<(u64, &Dentry)> {
         self.look(directory, name).ok()
     }
 
     /// The entry called `name` and its place, or else the place for an entry of that name.
     /// `Err(None)` if names of the same hash have taken all places.
-    pub(super) fn look(&self, directory: InodeId, name: &[u8]) -> Result<(u64, &Entry), Option<u64>> {
+    pub(super) fn look(&self, directory: InodeId, name: &[u8]) -> Result<(u64, &Dentry), Option<u64>> {
         let first = place_of(name);
         let last = first | ((1 << COLLISION_BITS) - 1);
         let mut free = Some(first);
@@ -104,7 +104,7 @@ impl Entries {
     }
 
     /// Adds or replaces the entry at a place.
-    pub(super) fn put(&mut self, directory: u64, place: u64, entry: Entry) {
+    pub(super) fn put(&mut self, directory: u64, place: u64, entry: Dentry) {
         self.rows.insert((directory, place), entry);
     }
 
@@ -122,14 +122,14 @@ impl Entries {
     }
 
     /// The entries of a directory behind a place.
-    pub(super) fn behind(&self, directory: InodeId, place: u64) -> impl Iterator<Item = (u64, &Entry)> {
+    pub(super) fn behind(&self, directory: InodeId, place: u64) -> impl Iterator<Item = (u64, &Dentry)> {
         use std::ops::Bound::{Excluded, Included};
         let range = (Excluded((directory.0, place)), Included((directory.0, u64::MAX)));
         self.rows.range(range).map(|((_, place), entry)| (*place, entry))
     }
 
     /// All entries: directory, place, entry.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64, &Entry)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64, &Dentry)> {
         self.rows.iter().map(|((directory, place), entry)| (*directory, *place, entry))
     }
 
@@ -150,10 +150,10 @@ mod tests {
 
     #[test]
     fn an_entry_is_small_and_keeps_its_name() {
-        assert_eq!(size_of::<Entry>(), 32);
+        assert_eq!(size_of::<Dentry>(), 32);
         for length in [1, 20, 21, 22, 255] {
             let name: Vec<u8> = (1..=length).collect();
-            let entry = Entry::new(InodeId(9), Kind::Fifo, &name);
+            let entry = Dentry::new(InodeId(9), Kind::Fifo, &name);
             assert_eq!((entry.name(), entry.kind(), entry.id), (&name[..], Kind::Fifo, InodeId(9)));
         }
     }
@@ -165,14 +165,14 @@ mod tests {
         assert!((256..1 << 63).contains(&first));
         // Entries of other names at the places of "a": as if their hashes were equal.
         for at in [0, 1, 3] {
-            entries.put(1, first + at, Entry::new(InodeId(at), Kind::File, &[b'b', at as u8 + 1]));
+            entries.put(1, first + at, Dentry::new(InodeId(at), Kind::File, &[b'b', at as u8 + 1]));
         }
         assert_eq!(entries.look(directory, b"a"), Err(Some(first + 2)));
         for at in 0..256 {
-            entries.put(1, first + at, Entry::new(InodeId(at), Kind::File, b"b"));
+            entries.put(1, first + at, Dentry::new(InodeId(at), Kind::File, b"b"));
         }
         assert_eq!(entries.look(directory, b"a"), Err(None));
-        entries.put(1, first + 77, Entry::new(InodeId(77), Kind::File, b"a"));
+        entries.put(1, first + 77, Dentry::new(InodeId(77), Kind::File, b"a"));
         assert_eq!(entries.look(directory, b"a").map(|(place, _)| place), Ok(first + 77));
     }
 }

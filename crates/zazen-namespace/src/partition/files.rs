@@ -4,7 +4,7 @@ use super::change::Change;
 use super::directories::check_mode;
 use super::event::Action;
 use super::inode::Inode;
-use super::machine::{Call, Partition, Stop};
+use super::machine::{Asking, Partition, Stop};
 use super::permission::{self, READ, WRITE};
 use crate::attributes::Kind;
 use crate::operation::{Answer, Commit, Copied, Grant, Mode, Open, Release, TakeOver};
@@ -17,11 +17,11 @@ const COPIES_MAX: usize = 16;
 
 impl Partition {
     /// Opens an inode.
-    pub(super) fn open(&mut self, call: &Call<'_>, open: &Open) -> Answered {
+    pub(super) fn open(&mut self, call: &Asking<'_>, open: &Open) -> Answered {
         self.open_inode(call, open.id, &open.mode)
     }
 
-    pub(super) fn open_inode(&mut self, call: &Call<'_>, id: InodeId, mode: &Mode) -> Answered {
+    pub(super) fn open_inode(&mut self, call: &Asking<'_>, id: InodeId, mode: &Mode) -> Answered {
         check_mode(mode)?;
         let serial = id.serial();
         let mut inode = *self.tables.inodes.get(serial).ok_or(Errno::ESTALE)?;
@@ -56,7 +56,7 @@ impl Partition {
     }
 
     /// Drops a file's bytes. While nobody has it open, the asking node becomes its holder.
-    fn truncate(&mut self, call: &Call<'_>, id: InodeId, inode: &mut Inode) {
+    fn truncate(&mut self, call: &Asking<'_>, id: InodeId, inode: &mut Inode) {
         let copies = self.forget_copies(id.serial());
         let open = self.tables.opens_of(id.serial()).next().is_some();
         if let Some((holder, generation)) = inode.place().filter(|_| !open) {
@@ -80,7 +80,7 @@ impl Partition {
         before.saturating_add(1).max(first)
     }
 
-    pub(super) fn add_open(&mut self, call: &Call<'_>, serial: u64, mode: &Mode) {
+    pub(super) fn add_open(&mut self, call: &Asking<'_>, serial: u64, mode: &Mode) {
         let (node, incarnation) = (call.node, call.incarnation);
         let before = self.tables.opens.get(&(serial, node, incarnation)).copied().unwrap_or_default();
         let readers = before.readers.saturating_add(u32::from(!mode.write));
@@ -89,7 +89,7 @@ impl Partition {
     }
 
     /// Takes what the holder says of a file's bytes.
-    pub(super) fn commit(&mut self, call: &Call<'_>, commit: &Commit) -> Answered {
+    pub(super) fn commit(&mut self, call: &Asking<'_>, commit: &Commit) -> Answered {
         let serial = commit.id.serial();
         let mut inode = *self.tables.inodes.get(serial).ok_or(Errno::ESTALE)?;
         if inode.place() != Some((call.node, commit.generation)) {
@@ -117,7 +117,7 @@ impl Partition {
     }
 
     /// Ends opens of the asking node.
-    pub(super) fn release(&mut self, call: &Call<'_>, release: &Release) -> Answered {
+    pub(super) fn release(&mut self, call: &Asking<'_>, release: &Release) -> Answered {
         let serial = release.id.serial();
         let key = (serial, call.node, call.incarnation);
         let opens = self.tables.opens.get(&key).copied().ok_or(Errno::EBADF)?;
@@ -195,7 +195,7 @@ impl Partition {
     ///
     /// Opening for writing changes the version, and so does a commit: what was read for the copy
     /// since the version was asked for is what the file has now.
-    pub(super) fn copied(&mut self, call: &Call<'_>, copied: &Copied) -> Answered {
+    pub(super) fn copied(&mut self, call: &Asking<'_>, copied: &Copied) -> Answered {
         let serial = copied.id.serial();
         let inode = *self.tables.inodes.get(serial).ok_or(Errno::ESTALE)?;
         let same = inode.place() == Some((call.node, copied.generation)) && inode.version == copied.version;
@@ -219,7 +219,7 @@ impl Partition {
     /// The node says that the holder is lost. If that is wrong, nothing is: both have the same
     /// bytes, nobody has the file open for writing, and whoever opens it from now on gets the new
     /// holder.
-    pub(super) fn take_over(&mut self, call: &Call<'_>, take: &TakeOver) -> Answered {
+    pub(super) fn take_over(&mut self, call: &Asking<'_>, take: &TakeOver) -> Answered {
         let serial = take.id.serial();
         let mut inode = *self.tables.inodes.get(serial).ok_or(Errno::ESTALE)?;
         let Some((holder, generation)) = inode.place() else { return Err(Errno::ESTALE.into()) };

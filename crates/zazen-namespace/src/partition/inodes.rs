@@ -2,7 +2,7 @@
 
 use super::change::Change;
 use super::inode::Inode;
-use super::machine::{Call, Partition, Stop};
+use super::machine::{Asking, Partition, Stop};
 use super::permission::{self, READ, SET_GID, SET_UID, WRITE};
 use crate::attributes::Kind;
 use crate::operation::{
@@ -35,7 +35,7 @@ impl Partition {
     }
 
     /// Changes attributes.
-    pub(super) fn set_attributes(&mut self, call: &Call<'_>, set: &SetAttributes) -> Answered {
+    pub(super) fn set_attributes(&mut self, call: &Asking<'_>, set: &SetAttributes) -> Answered {
         let serial = set.id.serial();
         let before = *self.tables.inodes.get(serial).ok_or(Errno::ESTALE)?;
         let mut inode = before;
@@ -56,7 +56,7 @@ impl Partition {
 
     fn set_length(
         &self,
-        call: &Call<'_>,
+        call: &Asking<'_>,
         set: &SetAttributes,
         before: &Inode,
         inode: &mut Inode,
@@ -85,7 +85,7 @@ impl Partition {
     }
 
     /// Whether the asking node has the file open for writing.
-    fn writes(&self, call: &Call<'_>, serial: u64) -> bool {
+    fn writes(&self, call: &Asking<'_>, serial: u64) -> bool {
         let key = (serial, call.node, call.incarnation);
         self.tables.opens.get(&key).is_some_and(|opens| opens.writers > 0)
     }
@@ -101,7 +101,7 @@ impl Partition {
     }
 
     /// Sets or removes an extended attribute.
-    pub(super) fn set_xattr(&mut self, call: &Call<'_>, set: &SetXattr) -> Answered {
+    pub(super) fn set_xattr(&mut self, call: &Asking<'_>, set: &SetXattr) -> Answered {
         let (serial, name) = (set.id.serial(), set.name.as_bytes());
         let mut inode = *self.tables.inodes.get(serial).ok_or(Errno::ESTALE)?;
         check_xattr(call.caller, &inode, name, WRITE)?;
@@ -129,7 +129,7 @@ impl Partition {
     }
 
     /// The value of an extended attribute.
-    pub(super) fn get_xattr(&self, call: &Call<'_>, get: &GetXattr) -> Answered {
+    pub(super) fn get_xattr(&self, call: &Asking<'_>, get: &GetXattr) -> Answered {
         let inode = self.tables.inodes.get(get.id.serial()).ok_or(Errno::ESTALE)?;
         check_xattr(call.caller, inode, get.name.as_bytes(), READ)?;
         let key = (get.id.serial(), Box::from(get.name.as_bytes()));
@@ -138,7 +138,7 @@ impl Partition {
     }
 
     /// The names of an inode's extended attributes; those that only root may see, for root only.
-    pub(super) fn list_xattr(&self, call: &Call<'_>, id: InodeId) -> Answered {
+    pub(super) fn list_xattr(&self, call: &Asking<'_>, id: InodeId) -> Answered {
         self.tables.inodes.get(id.serial()).ok_or(Errno::ESTALE)?;
         let names = self.tables.xattrs_of(id.serial()).map(|(name, _)| name);
         let seen = names.filter(|name| call.caller.uid == 0 || !name.starts_with(b"trusted."));
@@ -175,7 +175,7 @@ fn set_owner(
 }
 
 fn set_mode(
-    call: &Call<'_>,
+    call: &Asking<'_>,
     may_write: bool,
     set: &SetAttributes,
     before: &Inode,
@@ -196,7 +196,7 @@ fn set_mode(
     Ok(())
 }
 
-fn set_times(call: &Call<'_>, set: &SetAttributes, before: &Inode, inode: &mut Inode) -> Result<(), Errno> {
+fn set_times(call: &Asking<'_>, set: &SetAttributes, before: &Inode, inode: &mut Inode) -> Result<(), Errno> {
     let times = [set.accessed_ns, set.modified_ns];
     let owner = permission::check_owner(call.caller, before).is_ok();
     if times.iter().flatten().any(|time| *time != NOW_NS) && !owner {

@@ -1,7 +1,7 @@
 //! Record locks (`fcntl`) and locks of open files (`flock`).
 
 use super::change::Change;
-use super::machine::{Call, Partition, Stop};
+use super::machine::{Asking, Partition, Stop};
 use super::permission::{self, READ, WRITE};
 use super::row::LockRow;
 use crate::operation::{Answer, Blocking, Lock, LockWanted};
@@ -16,7 +16,7 @@ pub(super) fn is_of(lock: &LockRow, node: NodeNo, incarnation: Incarnation) -> b
 
 impl Partition {
     /// Takes, frees or tests a lock. Never waits.
-    pub(super) fn lock(&mut self, call: &Call<'_>, lock: &Lock) -> Answered {
+    pub(super) fn lock(&mut self, call: &Asking<'_>, lock: &Lock) -> Answered {
         let serial = lock.id.serial();
         let inode = *self.tables.inodes.get(serial).ok_or(Errno::ESTALE)?;
         if lock.start > lock.end {

@@ -89,7 +89,7 @@ impl Waiting {
 }
 
 /// Who asks, and when.
-pub(super) struct Call<'a> {
+pub(super) struct Asking<'a> {
     pub(super) now_ns: i64,
     pub(super) node: NodeNo,
     /// The node that gets the bytes of a file that has none yet.
@@ -288,7 +288,7 @@ impl Partition {
         if self.is_gone(request.node, request.incarnation) {
             return self.reply(token, request.number, Answer::Ended);
         }
-        let call = Call {
+        let call = Asking {
             now_ns,
             node: request.node,
             place: request.place.unwrap_or(request.node),
@@ -305,7 +305,7 @@ impl Partition {
         }
     }
 
-    fn operate(&mut self, call: &Call<'_>, request: &Request) -> std::result::Result<Answer, Stop> {
+    fn operate(&mut self, call: &Asking<'_>, request: &Request) -> std::result::Result<Answer, Stop> {
         if let Some(layout) = self.split_of(&request.operation) {
             return Ok(Answer::Split(layout));
         }

@@ -13,7 +13,7 @@
 use super::change::Change;
 use super::entry::name_of;
 use super::inode::Inode;
-use super::machine::{Call, Partition, Stop};
+use super::machine::{Asking, Partition, Stop};
 use super::mutant::Mutant;
 use super::peer::{Changed, Install, MakeBucket, Moving, Part, PeerBody, Remove, SetRights, Target};
 use super::tables::TransactionId;
@@ -169,7 +169,7 @@ impl Partition {
     /// Changes attributes; those of a directory that is split, in its buckets too.
     pub(super) fn set_attributes_everywhere(
         &mut self,
-        call: &Call<'_>,
+        call: &Asking<'_>,
         request: &Request,
         set: &SetAttributes,
     ) -> Result<Answer, Stop> {

@@ -1,7 +1,7 @@
 //! The tables of a partition, and what each change does to them.
 
 use super::change::Change;
-use super::entry::{Entries, Entry};
+use super::entry::{Dentry, Entries};
 use super::inode::{Inode, Inodes};
 use super::peer::PeerBody;
 use super::row::{Client, LockRow, Opens, Saved};
@@ -125,7 +125,7 @@ impl Tables {
             | Change::TimeSet { .. }
             | Change::Copies { .. } => self.apply_inode(change),
             Change::Enter { directory, place, id, kind, name } => {
-                self.entries.put(*directory, *place, Entry::new(*id, *kind, name));
+                self.entries.put(*directory, *place, Dentry::new(*id, *kind, name));
                 Ok(())
             }
             Change::Leave { directory, place } => {

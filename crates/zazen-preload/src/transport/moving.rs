@@ -93,7 +93,7 @@ pub(crate) fn leave() {
     let _locked = lock();
     if let Some(lane) = free_lane() {
         GREETING.set(Some(lane));
-        let held = cwd::far().map(table::Entry::id).into_iter().chain(far::bases());
+        let held = cwd::far().map(table::FarFile::id).into_iter().chain(far::bases());
         for id in table::each().map(|(_, entry)| entry.id()).chain(held) {
             take_along(id);
         }

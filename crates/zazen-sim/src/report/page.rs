@@ -157,10 +157,12 @@ const STYLE: &str = "\
 @media (prefers-color-scheme:dark){:root{--ink:#e6e9ee;--soft:#a2abb6;--line:#3a414b;--paper:#14181d}}\
 body{margin:2rem auto;max-width:72rem;padding:0 1rem;font:16px/1.5 system-ui,sans-serif;color:var(--ink);\
 background:var(--paper)}h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2.2rem}p{max-width:46rem}\
-.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(30rem,1fr));gap:1rem}figure{margin:0;border:1px \
-solid var(--line);border-radius:6px;overflow:hidden}svg{display:block;width:100%;height:auto}\
-.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem}th,td{padding:.25rem .7rem;border-bottom:1px \
-solid var(--line);text-align:right;white-space:nowrap}th:first-child,td:first-child,.text{text-align:left}\
+.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(30rem,1fr));gap:1rem}\
+figure{margin:0;border:1px solid var(--line);border-radius:6px;overflow:hidden}\
+svg{display:block;width:100%;height:auto}\
+.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem}\
+th,td{padding:.25rem .7rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}\
+th:first-child,td:first-child,.text{text-align:left}\
 .left th,.left td{text-align:left}th{color:var(--soft);font-weight:600}code{font-size:.9em}";
 
 fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
@@ -301,8 +303,9 @@ fn trust(records: &[Record]) -> String {
     let fidelities: std::collections::BTreeSet<&str> =
         records.iter().map(|record| record.fidelity.as_str()).collect();
     format!(
-        "<p>Simulated on the cluster <b>{}</b> at fidelity <b>{}</b>. {origin} Local work that scales with the \
-         nodes scales here because it does so by construction; look at stragglers, metadata and remote reads.</p>",
+        "<p>Simulated on the cluster <b>{}</b> at fidelity <b>{}</b>. {origin} Local work that scales \
+         with the nodes scales here because it does so by construction; look at stragglers, metadata \
+         and remote reads.</p>",
         escape(&clusters.into_iter().collect::<Vec<_>>().join(", ")),
         escape(&fidelities.into_iter().collect::<Vec<_>>().join(", "))
     )

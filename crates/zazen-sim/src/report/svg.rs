@@ -42,11 +42,13 @@ const BOTTOM: f64 = 52.0;
 
 /// Colours and fonts, in the file itself: an SVG of its own has no page's style.
 pub const STYLE: &str = "\
-svg{--ink:#1b1f24;--faint:#d5dae1;--paper:#fff;--c0:#0b62a8;--c1:#b3450b;--c2:#1b7a3d;--c3:#7a3fa0;--c4:#8a6d00}\
-@media (prefers-color-scheme:dark){svg{--ink:#e6e9ee;--faint:#3a414b;--paper:#14181d;--c0:#6cb6ff;--c1:#ff9f6b;\
---c2:#6fd08c;--c3:#d0a6f0;--c4:#e3c65b}}\
+svg{--ink:#1b1f24;--faint:#d5dae1;--paper:#fff;\
+--c0:#0b62a8;--c1:#b3450b;--c2:#1b7a3d;--c3:#7a3fa0;--c4:#8a6d00}\
+@media (prefers-color-scheme:dark){svg{--ink:#e6e9ee;--faint:#3a414b;--paper:#14181d;\
+--c0:#6cb6ff;--c1:#ff9f6b;--c2:#6fd08c;--c3:#d0a6f0;--c4:#e3c65b}}\
 text{font:13px system-ui,sans-serif;fill:var(--ink)}.title{font-size:16px;font-weight:600}\
-.grid{stroke:var(--faint);stroke-width:1}.axis{stroke:var(--ink);stroke-width:1}.line{fill:none;stroke-width:2}\
+.grid{stroke:var(--faint);stroke-width:1}.axis{stroke:var(--ink);stroke-width:1}\
+.line{fill:none;stroke-width:2}\
 .guide{stroke-dasharray:6 5;stroke:var(--ink);opacity:.6}";
 
 /// Text with the characters of markup replaced.

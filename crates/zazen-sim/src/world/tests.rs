@@ -62,7 +62,7 @@ fn local_writes_take_bytes_over_bandwidth() {
 #[test]
 fn a_remote_operation_takes_its_closed_form() {
     let mut job =
-        job(2, Program::new().then("insert", Op::Meta(MetaOp::Insert, Place::Directory { parts: 1 })));
+        job(2, Program::new().then("insert", Op::Meta(MetaOp::Insert, MetadataNode::Directory { parts: 1 })));
     job.fidelity = Fidelity::LogGp;
     job.network = "star".to_owned();
     let found = outcome(&job);

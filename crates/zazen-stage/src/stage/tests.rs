@@ -58,7 +58,7 @@ fn tree(root: &Path) -> u64 {
 fn seen(root: &Path) -> Vec<(PathBuf, String, Vec<u8>)> {
     let entries =
         scan(&plain(root), root, &|| false, &mut |path, error| panic!("{path:?}: {error}")).unwrap();
-    let one = |entry: &Entry| {
+    let one = |entry: &TreeEntry| {
         let path = join(root, &entry.path);
         let meta = &entry.meta;
         let content = match meta.kind {

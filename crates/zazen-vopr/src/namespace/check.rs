@@ -30,7 +30,7 @@ pub(crate) enum Seen {
 
 /// A call. Without an answer it may happen at any time after it was made, or never.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Call {
+pub(crate) struct RecordedCall {
     asked: Asked,
     at_ns: u64,
     answer: Option<(u64, Seen)>,
@@ -39,7 +39,7 @@ pub(crate) struct Call {
 /// All calls, by name.
 #[derive(Default)]
 pub(crate) struct History {
-    calls: BTreeMap<Key, Vec<Call>>,
+    calls: BTreeMap<Key, Vec<RecordedCall>>,
     pub(crate) answered: u64,
 }
 
@@ -54,7 +54,7 @@ enum Name {
 impl History {
     pub(crate) fn begin(&mut self, key: Key, asked: Asked, at_ns: u64) -> usize {
         let calls = self.calls.entry(key).or_default();
-        calls.push(Call { asked, at_ns, answer: None });
+        calls.push(RecordedCall { asked, at_ns, answer: None });
         calls.len() - 1
     }
 
@@ -92,9 +92,9 @@ fn apply(name: Name, asked: Asked, seen: Option<Seen>) -> Option<Name> {
     }
 }
 
-fn is_linearizable(calls: &[Call]) -> bool {
-    let done: Vec<&Call> = calls.iter().filter(|call| call.answer.is_some()).collect();
-    let open: Vec<&Call> =
+fn is_linearizable(calls: &[RecordedCall]) -> bool {
+    let done: Vec<&RecordedCall> = calls.iter().filter(|call| call.answer.is_some()).collect();
+    let open: Vec<&RecordedCall> =
         calls.iter().filter(|call| call.answer.is_none() && call.asked != Asked::Lookup).take(64).collect();
     // Calls before `base` have happened, and those of the mask behind it; and open ones.
     let mut stack = vec![(0usize, 0u64, 0u64, Name::Free)];
@@ -136,8 +136,8 @@ fn is_linearizable(calls: &[Call]) -> bool {
 mod tests {
     use super::*;
 
-    fn call(asked: Asked, at_ns: u64, answer: Option<(u64, Seen)>) -> Call {
-        Call { asked, at_ns, answer }
+    fn call(asked: Asked, at_ns: u64, answer: Option<(u64, Seen)>) -> RecordedCall {
+        RecordedCall { asked, at_ns, answer }
     }
 
     #[test]

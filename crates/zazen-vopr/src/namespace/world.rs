@@ -669,7 +669,8 @@ impl World {
         let found = replaced.map(|(key, led)| (key.1, led.2)).find(|(_, first)| *first <= last.index);
         if let Some((epoch, first)) = found {
             self.fail(format!(
-                "fence: host {host} took {last:?} of partition {number}, though epoch {epoch} began at {first}",
+                "fence: host {host} took {last:?} of partition {number}, \
+                 though epoch {epoch} began at {first}",
                 number = partition
             ));
         }

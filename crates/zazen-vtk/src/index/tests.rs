@@ -24,7 +24,8 @@ fn refuse(name: &str, files: &[(&str, &str)], words: &[&str]) {
 }
 
 const VTM: &str = r#"<?xml version="1.0"?>
-<VTKFile type="vtkMultiBlockDataSet" version="1.0" byte_order="LittleEndian" compressor="vtkZLibDataCompressor">
+<VTKFile type="vtkMultiBlockDataSet" version="1.0" byte_order="LittleEndian"
+         compressor="vtkZLibDataCompressor">
   <vtkMultiBlockDataSet>
     <DataSet index="0" name="west" file="ts_0/ts_0_0.vti"/>
     <Block index="2" name="east">
@@ -61,7 +62,8 @@ fn a_multiblock_is_a_tree() {
 #[test]
 fn a_series_lists_steps_by_time() {
     let series = r#"{"file-series-version": "1.0", "files": [
-        {"name": "s/b.vtm", "time": 2.5}, {"name": "s/a.vtm", "time": 0.5}, {"name": "s/gone.vtm", "time": 3}]}"#;
+        {"name": "s/b.vtm", "time": 2.5}, {"name": "s/a.vtm", "time": 0.5},
+        {"name": "s/gone.vtm", "time": 3}]}"#;
     let index =
         read("ts.vtm.series", &[("ts.vtm.series", series), ("s/a.vtm", VTM), ("s/b.vtm", VTM)]).unwrap();
     let times: Vec<f64> = index.steps.iter().map(|step| step.time).collect();
@@ -88,7 +90,8 @@ fn collections_pieces_and_partitions() {
     assert_eq!(index.steps[0].tree, Tree::Pieces(vec![file(0), file(1)]));
     assert_eq!(index.steps[1].files, ["a.vtu", "b.vtu"]);
     let vtpd = r#"<VTKFile type="vtkPartitionedDataSet"><vtkPartitionedDataSet>
-        <DataSet index="0" file="a.vti"/><DataSet index="1" file="b.vti"/></vtkPartitionedDataSet></VTKFile>"#;
+        <DataSet index="0" file="a.vti"/><DataSet index="1" file="b.vti"/>
+        </vtkPartitionedDataSet></VTKFile>"#;
     let index = read("x.vtpd", &[("x.vtpd", vtpd)]).unwrap();
     assert_eq!(one(&index).1, &Tree::Pieces(vec![file(0), file(1)]));
     let vtpc = r#"<VTKFile type="vtkPartitionedDataSetCollection"><vtkPartitionedDataSetCollection>
@@ -156,7 +159,11 @@ fn a_damaged_index_names_the_place() {
 proptest! {
     /// Whatever the bytes are, there is an answer.
     #[test]
-    fn no_bytes_stop_the_reader(cut in 0usize..VTM.len(), patch in "[<>/\"=a-z0-9 &;]{0,12}", at in 0usize..VTM.len()) {
+    fn no_bytes_stop_the_reader(
+        cut in 0usize..VTM.len(),
+        patch in "[<>/\"=a-z0-9 &;]{0,12}",
+        at in 0usize..VTM.len()
+    ) {
         let mut text = VTM.to_owned();
         text.insert_str(at, &patch);
         let cut = (0..=cut).rev().find(|cut| text.is_char_boundary(*cut)).unwrap();

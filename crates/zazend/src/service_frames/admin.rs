@@ -2,7 +2,7 @@
 //! bytes.
 
 use crate::node::Node;
-use crate::opened::Opened;
+use crate::opened::OpenedDataset;
 use crate::session::Sessions;
 use std::sync::Arc;
 use zazen_call::{Caller, Line, Reply, may_say};
@@ -11,11 +11,11 @@ use zazen_frames::administer::{Checked, Deed, Verifying, may_as_owner, may_witho
 use zazen_frames::messages::{Evict, Evicted, Pin, ReportBad, Verified, Verify};
 use zazen_frames::push::Pusher;
 
-fn opened(sessions: &Sessions, caller: &Caller, handle: u32) -> Result<Arc<Opened>> {
+fn opened(sessions: &Sessions, caller: &Caller, handle: u32) -> Result<Arc<OpenedDataset>> {
     sessions.with(caller.connection, |session| session.opened(handle))
 }
 
-fn may(node: &Node, caller: &Caller, opened: &Opened, deed: Deed) -> Result<()> {
+fn may(node: &Node, caller: &Caller, opened: &OpenedDataset, deed: Deed) -> Result<()> {
     let who = Pusher { who: caller.credentials.clone(), operator: node.is_operator(caller) };
     let spelled = opened.spelled();
     match may_without_asking(deed, &who, &spelled)? {
@@ -87,12 +87,12 @@ pub(super) fn report_bad(node: &Node, sessions: &Sessions, caller: &Caller, ask:
     Ok(Reply::default())
 }
 
-fn dropped_bad(node: &Node, opened: &Opened, number: u64) {
+fn dropped_bad(node: &Node, opened: &OpenedDataset, number: u64) {
     node.counters.corrupt_dropped.add(1);
     if let Some(left_out) = may_say("dropped bad", &opened.spelled()) {
         tracing::warn!(
-            "frame {number} of {}: its copy does not match its checksum and was dropped; check the disk under \
-             {}{left_out}",
+            "frame {number} of {}: its copy does not match its checksum and was dropped; check the disk \
+             under {}{left_out}",
             opened.spelled(),
             node.cache_root
         );

@@ -1,13 +1,13 @@
 //! FETCH: fills the cache from the backing store (`zazen load`).
 //!
-//! Invariant: the work ends with its caller: no frame is begun once the connection is closed, or
-//! the daemon stops.
+//! Invariant: the work ends with its caller: once the connection is closed, no frame is begun, and
+//! no further part of one is read. Once the daemon stops, no frame is begun.
 
 use crate::clock::now_ns;
 use crate::fetch::{Whence, held};
 use crate::neighbours::Neighbours;
 use crate::node::Node;
-use crate::opened::Opened;
+use crate::opened::OpenedDataset;
 use crate::session::Sessions;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,7 +73,7 @@ pub(super) fn fetch(
 
 struct Work<'a> {
     node: &'a Arc<Node>,
-    opened: &'a Opened,
+    opened: &'a OpenedDataset,
     line: &'a Line,
     caller: &'a Caller,
     set: &'a RunSet,
@@ -118,8 +118,9 @@ impl Work<'_> {
             Step::Promote if self.promote(number, here.as_ref())? => return Ok(Loaded::Present),
             Step::Promote | Step::Fetch => {}
         }
-        let outcome =
-            crate::fetch::fetch(node, opened, &source, number, self.origin, &mut file, Whence::Any)?;
+        let is_cut = || self.line.is_cut();
+        let whence = Whence { peers: true, stops: &is_cut };
+        let outcome = crate::fetch::fetch(node, opened, &source, number, self.origin, &mut file, whence)?;
         result_of(outcome, &node.config().name)
     }
 }

@@ -7,7 +7,7 @@
 use crate::fetch::{Whence, fetch, read_inline};
 use crate::fetcher::Outcome;
 use crate::node::Node;
-use crate::opened::Opened;
+use crate::opened::OpenedDataset;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use zazen_backing::SourceFile;
@@ -32,7 +32,8 @@ pub(super) fn give(node: &Arc<Node>, caller: &Caller, ask: GetBlock, line: &Line
         return refuse(ErrorKind::InvalidArgument, "its pattern is not one of blocks");
     }
     let at = node.roots.locate(&ask.dataset)?;
-    let opened = Opened::new(at, Some(ask.pattern.clone()), node.powers.viewer(caller)?, node.stops(line))?;
+    let opened =
+        OpenedDataset::new(at, Some(ask.pattern.clone()), node.powers.viewer(caller)?, node.stops(line))?;
     if let Some(blocks) = opened.layout()?.as_deref().and_then(|layout| layout.blocks()) {
         blocks.check_version(&ask.version)?;
     }
@@ -45,10 +46,10 @@ pub(super) fn give(node: &Arc<Node>, caller: &Caller, ask: GetBlock, line: &Line
     Ok(Reply { payload: given.encode(), bulk, ..Reply::default() })
 }
 
-fn bring(node: &Node, opened: &Opened, source: &Source, number: u64) -> Result<(GivenBlock, Vec<u8>)> {
+fn bring(node: &Node, opened: &OpenedDataset, source: &Source, number: u64) -> Result<(GivenBlock, Vec<u8>)> {
     let mut file = opened.open_source(source, number)?;
     let stops = || opened.stops();
-    let whence = Whence::Store { stops: &stops };
+    let whence = Whence { peers: false, stops: &stops };
     let outcome = fetch(node, opened, source, number, Origin::Alien, &mut file, whence)?;
     if matches!(outcome, Outcome::Stored(_) | Outcome::Given(_) | Outcome::Present)
         && let Some(found) = from_cache(node, opened, &*file, source, number)
@@ -68,7 +69,7 @@ fn bring(node: &Node, opened: &Opened, source: &Source, number: u64) -> Result<(
 /// it with its checksum.
 fn from_cache(
     node: &Node,
-    opened: &Opened,
+    opened: &OpenedDataset,
     file: &dyn SourceFile,
     source: &Source,
     number: u64,

@@ -4,7 +4,7 @@
 use crate::backing_roots::Located;
 use crate::guarded_backing::is_outage;
 use crate::node::Node;
-use crate::opened::Opened;
+use crate::opened::OpenedDataset;
 use crate::session::Sessions;
 use crate::viewer::Viewer;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(super) fn open(
     let viewer = node.powers.viewer(caller)?;
     let is_pattern_given = ask.pattern.is_some();
     let (at, ask) = place(node, &viewer, ask)?;
-    let opened = Opened::new(at, ask.pattern.clone(), viewer, node.stops(line))?;
+    let opened = OpenedDataset::new(at, ask.pattern.clone(), viewer, node.stops(line))?;
     let mut info = DatasetInfo {
         handle: 0,
         dataset: RelPath::default(),
@@ -40,8 +40,10 @@ pub(super) fn open(
     }
     info.layout = opened.known_layout();
     info.dataset = opened.series();
+    // It keeps its layout until it is closed.
+    let weight = 1 + opened.layout_bytes() / crate::shares::LAYOUT_BYTES_OF_A_SHARE;
     info.handle = sessions.with(caller.connection, |session| {
-        session.keep_opened(&ask.path, Arc::new(opened), || node.shares.opened.take(caller))
+        session.keep_opened(&ask.path, Arc::new(opened), || node.shares.opened.take_weighing(caller, weight))
     })?;
     node.counters.opens.add(1);
     Ok(info)
@@ -88,7 +90,7 @@ fn trajectory_in_cache(node: &Node, at: &Located) -> Option<(RelPath, String)> {
 fn open_source(
     node: &Arc<Node>,
     caller: &Caller,
-    opened: &Opened,
+    opened: &OpenedDataset,
     ask: &OpenDataset,
     info: &mut DatasetInfo,
 ) -> Result<()> {
@@ -143,7 +145,7 @@ fn denied(caller: &Caller, ask: &OpenDataset, why: Error) -> Error {
 fn open_cached(
     node: &Node,
     caller: &Caller,
-    opened: &Opened,
+    opened: &OpenedDataset,
     ask: &OpenDataset,
     is_pattern_given: bool,
     info: &mut DatasetInfo,
@@ -228,8 +230,8 @@ fn layout_in_cache(node: &Node, at: &Located, pattern: Option<&str>) -> Result<O
             Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "the backing store tells no layout, and the cache has frames of {}; give pattern= for one \
-                     of them",
+                    "the backing store tells no layout, and the cache has frames of {}; give pattern= for \
+                     one of them",
                     shown.join(", ")
                 ),
             ))
@@ -255,7 +257,7 @@ struct Told {
     extent: Option<RunSet>,
 }
 
-fn look(node: &Node, opened: &Opened, ask: &OpenDataset) -> Result<Told> {
+fn look(node: &Node, opened: &OpenedDataset, ask: &OpenDataset) -> Result<Told> {
     let (backing, beneath) = (opened.backing(), &opened.at.beneath);
     if ask.want_extent {
         let described = dataset::describe(opened.finder(), backing, beneath, ask.pattern.as_deref())?;

@@ -16,7 +16,7 @@ use zazen_core::{Error, ErrorKind, FrameMeta, Origin, RelPath, Result};
 use zazen_env::is_trouble;
 use zazen_frames::messages::{PUSHES_MAX, Push, PushFate, PushMany, Pushed, PushedMany};
 use zazen_frames::push::{Action, Event, Intake, Pusher};
-use zazen_store::{Entry, Stored};
+use zazen_store::{CachedFrame, Stored};
 
 pub(super) fn push(node: &Arc<Node>, caller: &Caller, ask: Push, call: Call<'_>) -> Result<Pushed> {
     push_one(node, caller, &ask, call.bulk_bytes, call.bulk)
@@ -122,7 +122,7 @@ struct Hands<'a> {
     view: Option<Arc<GuardedBacking>>,
     series: RelPath,
     /// What the cache has of the frame's number.
-    here: Option<Entry>,
+    here: Option<CachedFrame>,
     unfinished: Option<UnfinishedShare>,
     put: Option<NodePut>,
     buffer: Vec<u8>,

@@ -2,14 +2,14 @@
 
 use super::find_layout::find_layout;
 use crate::node::Node;
-use crate::opened::Opened;
+use crate::opened::OpenedDataset;
 use crate::session::Sessions;
 use zazen_backing::Rights;
 use zazen_call::Caller;
 use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::{ErrorKind, RelPath, Request, Result, RunSet};
 use zazen_frames::messages::{Holdings, List, ListRow, Listing, Query};
-use zazen_store::Entry;
+use zazen_store::CachedFrame;
 
 /// Rows in one answer.
 const ROWS_MAX: u64 = 4096;
@@ -49,7 +49,7 @@ pub(super) fn list(node: &Node, sessions: &Sessions, caller: &Caller, ask: List)
 }
 
 /// Which entries are of files in folders that the user may not search.
-fn hidden(opened: &Opened, entries: &[Entry]) -> Vec<bool> {
+fn hidden(opened: &OpenedDataset, entries: &[CachedFrame]) -> Vec<bool> {
     let has_folders = entries.iter().any(|entry| entry.source.path.as_str().contains('/'));
     if opened.viewer.is_own() || !has_folders {
         return vec![false; entries.len()];

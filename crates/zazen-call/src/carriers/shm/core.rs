@@ -37,7 +37,7 @@ pub(crate) struct Core {
     stall: Duration,
     chunk_bytes: u64,
     inline_bytes: usize,
-    turn: u32,
+    call_number: u32,
     stale: u32,
     /// Where the bodies of records go that should have none.
     scratch: Vec<u8>,
@@ -118,7 +118,7 @@ impl Core {
             stall,
             chunk_bytes: u64::from(offer.chunk_bytes),
             inline_bytes: offer.inline_bytes as usize,
-            turn: 0,
+            call_number: 0,
             stale: 0,
             scratch: Vec::new(),
             input: Input::default(),
@@ -146,7 +146,7 @@ impl Core {
     /// Handles a record that is no request and came between calls: the end of the last call.
     fn between_calls(&mut self, record: &Record) -> Result<(), Fault> {
         match record.op {
-            Op::Done if record.turn == self.turn => self.lingering.clear(),
+            Op::Done if record.call_number == self.call_number => self.lingering.clear(),
             Op::Chunk | Op::Credit | Op::Done => {}
             Op::Grant | Op::Message => return Err(Fault::Broken("a client grants no memory")),
         }
@@ -159,10 +159,10 @@ impl Core {
     }
 
     /// Begins a call of which `streamed` bytes are streamed.
-    pub(crate) fn begin(&mut self, turn: u32, streamed: u64) -> Result<(), Fault> {
+    pub(crate) fn begin(&mut self, call_number: u32, streamed: u64) -> Result<(), Fault> {
         // A new request shows that the client is done with the last one, even if it did not say so.
         self.lingering.clear();
-        (self.turn, self.stale) = (turn, 0);
+        (self.call_number, self.stale) = (call_number, 0);
         self.input.reset(streamed);
         self.output.reset(self.port.places().eager_out());
         // If memory is free now, the client fills it while the service prepares.
@@ -179,14 +179,14 @@ impl Core {
     pub(crate) fn end(&mut self) {
         let grants = self.input.grant.take().into_iter().chain(self.output.grant.take());
         self.lingering.extend(grants.map(|mut grant| {
-            grant.end_turn();
+            grant.end_transfer();
             grant
         }));
     }
 
     fn grant_input(&mut self, span: Span) -> Result<(), Fault> {
         self.input.granted = Some(span);
-        self.post(Record { span, ..Record::of(Op::Grant, self.turn) }, &[0; HEADER_BYTES], NOTHING)
+        self.post(Record { span, ..Record::of(Op::Grant, self.call_number) }, &[0; HEADER_BYTES], NOTHING)
     }
 
     /// The next piece of streamed input. The client may fill the piece before it again.
@@ -198,7 +198,7 @@ impl Core {
             self.grant_input(span)?;
         }
         if std::mem::take(&mut self.input.given) {
-            self.post(Record::of(Op::Credit, self.turn), &[0; HEADER_BYTES], NOTHING)?;
+            self.post(Record::of(Op::Credit, self.call_number), &[0; HEADER_BYTES], NOTHING)?;
         }
         loop {
             if let Some(piece) = self.input.ready.pop_front() {
@@ -215,7 +215,7 @@ impl Core {
         let taken = self.wait_record(&mut scratch);
         self.scratch = scratch;
         let record = taken?.record;
-        if record.turn != self.turn {
+        if record.call_number != self.call_number {
             return self.between_calls(&record);
         }
         match record.op {
@@ -231,7 +231,7 @@ impl Core {
                 self.input.left -= piece.bytes;
                 self.input.ready.push_back(piece);
                 if let Some(grant) = self.input.grant.as_mut().filter(|_| self.input.left == 0) {
-                    grant.end_turn();
+                    grant.end_transfer();
                 }
                 Ok(())
             }
@@ -308,7 +308,7 @@ impl Core {
             }
             self.output.in_flight.push_back(piece);
             let span = Span { at: piece.at, bytes: filled };
-            let record = Record { span, is_payload, ..Record::of(Op::Chunk, self.turn) };
+            let record = Record { span, is_payload, ..Record::of(Op::Chunk, self.call_number) };
             self.post(record, &[0; HEADER_BYTES], NOTHING)?;
         }
         Ok(())

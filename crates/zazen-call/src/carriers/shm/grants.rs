@@ -2,11 +2,11 @@
 //! one region are taken. Asks are granted first come first served, and in turn between clients.
 //!
 //! A *transfer* is a call that streams through granted memory. Only a limited number run at a time,
-//! and the others wait for their turn, so that clients get equal shares wherever the kernel runs
+//! and the others wait for a place, so that clients get equal shares wherever the kernel runs
 //! them (ZOID's rendezvous, PPoPP'08 §3).
 //!
 //! Invariants: never more is granted than the budget. Nobody overtakes: small asks do not starve a
-//! large one. Of clients that wait, each gets one grant before any gets a second. What a client
+//! large one. Each waiting client gets one grant before any gets a second. What a client
 //! held is free again when the client is gone. A transfer that takes too long keeps its memory, but
 //! not its place.
 
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// A transfer that takes longer than this does not count as running any more, so a slow client
 /// holds up nobody.
-pub(crate) const TURN_MAX: Duration = Duration::from_millis(20);
+pub(crate) const TRANSFER_MAX: Duration = Duration::from_millis(20);
 
 /// The daemon's budget. The user of this type chooses the numbers of clients and tickets (tickets
 /// are unique) and the moment from which times count.
@@ -28,7 +28,7 @@ pub(crate) struct Budget {
     /// Asks that wait, by client, each client's oldest first.
     waiting: BTreeMap<u64, VecDeque<(u64, u64)>>,
     /// Clients that wait, the next one to be served first.
-    turns: VecDeque<u64>,
+    clients: VecDeque<u64>,
 }
 
 impl Budget {
@@ -38,7 +38,7 @@ impl Budget {
             transfers_max,
             under_way: VecDeque::new(),
             waiting: BTreeMap::new(),
-            turns: VecDeque::new(),
+            clients: VecDeque::new(),
         }
     }
 
@@ -48,11 +48,11 @@ impl Budget {
 
     /// Bytes that the next ask wants; 0 if nobody waits.
     fn next_bytes(&self) -> u64 {
-        let queue = self.turns.front().and_then(|client| self.waiting.get(client));
+        let queue = self.clients.front().and_then(|client| self.waiting.get(client));
         queue.and_then(|queue| queue.front()).map_or(0, |(_, bytes)| *bytes)
     }
 
-    /// Whether the asks wait for memory rather than for their turn.
+    /// Whether the asks wait for memory rather than for a place.
     pub(crate) fn is_short(&self) -> bool {
         self.next_bytes() > self.free
     }
@@ -69,7 +69,7 @@ impl Budget {
     /// Begins transfer `ticket` with `bytes` at once, if nobody waits, the bytes are free, and
     /// there is a place.
     pub(crate) fn try_begin(&mut self, ticket: u64, bytes: u64, now: Duration) -> bool {
-        let can = self.turns.is_empty() && bytes <= self.free && self.has_place(now);
+        let can = self.clients.is_empty() && bytes <= self.free && self.has_place(now);
         if can {
             self.free -= bytes;
             self.under_way.push_back((ticket, now));
@@ -78,7 +78,7 @@ impl Budget {
     }
 
     fn has_place(&mut self, now: Duration) -> bool {
-        while self.under_way.front().is_some_and(|(_, since)| now.saturating_sub(*since) >= TURN_MAX) {
+        while self.under_way.front().is_some_and(|(_, since)| now.saturating_sub(*since) >= TRANSFER_MAX) {
             self.under_way.pop_front();
         }
         self.under_way.len() < self.transfers_max
@@ -88,7 +88,7 @@ impl Budget {
     pub(crate) fn ask(&mut self, client: u64, ticket: u64, bytes: u64) {
         let queue = self.waiting.entry(client).or_default();
         if queue.is_empty() {
-            self.turns.push_back(client);
+            self.clients.push_back(client);
         }
         queue.push_back((ticket, bytes));
     }
@@ -96,13 +96,13 @@ impl Budget {
     /// Begins all transfers that can begin now; their tickets, in order.
     pub(crate) fn serve(&mut self, now: Duration) -> Vec<u64> {
         let mut granted = Vec::new();
-        while let Some(client) = self.turns.front().copied() {
+        while let Some(client) = self.clients.front().copied() {
             let Some(queue) = self.waiting.get_mut(&client) else {
-                self.turns.pop_front();
+                self.clients.pop_front();
                 continue;
             };
             let Some((ticket, bytes)) = queue.front().copied() else {
-                self.turns.pop_front();
+                self.clients.pop_front();
                 self.waiting.remove(&client);
                 continue;
             };
@@ -112,14 +112,14 @@ impl Budget {
             self.free -= bytes;
             self.under_way.push_back((ticket, now));
             granted.push(ticket);
-            self.turns.pop_front();
+            self.clients.pop_front();
             // `has_place` needed all of the budget meanwhile.
             if let Some(queue) = self.waiting.get_mut(&client) {
                 queue.pop_front();
                 if queue.is_empty() {
                     self.waiting.remove(&client);
                 } else {
-                    self.turns.push_back(client);
+                    self.clients.push_back(client);
                 }
             }
         }
@@ -132,13 +132,13 @@ impl Budget {
             queue.retain(|(waiting, _)| *waiting != ticket);
             if queue.is_empty() {
                 self.waiting.remove(&client);
-                self.turns.retain(|waiting| *waiting != client);
+                self.clients.retain(|waiting| *waiting != client);
             }
         }
     }
 
     /// All bytes of transfer `ticket` have moved; its memory is still taken.
-    pub(crate) fn end_turn(&mut self, ticket: u64) {
+    pub(crate) fn end_transfer(&mut self, ticket: u64) {
         self.under_way.retain(|(under_way, _)| *under_way != ticket);
     }
 
@@ -271,12 +271,12 @@ mod tests {
         budget.ask(4, 4, 10);
         assert!(budget.serve(NOW).is_empty() && !budget.is_short());
         assert!(budget.try_take(60) && !budget.try_take(11), "what the next transfer needs stays");
-        budget.end_turn(1);
-        budget.end_turn(1);
-        assert_eq!(budget.serve(NOW), [3], "its turn has ended, though its memory is still taken");
+        budget.end_transfer(1);
+        budget.end_transfer(1);
+        assert_eq!(budget.serve(NOW), [3], "its place is free, though its memory is still taken");
         assert_eq!(budget.free(), 10);
         budget.give_back(10);
-        budget.end_turn(2);
+        budget.end_transfer(2);
         assert_eq!(budget.serve(NOW), [4]);
     }
 
@@ -286,14 +286,14 @@ mod tests {
         assert!(budget.try_begin(1, 10, NOW));
         budget.ask(2, 2, 10);
         budget.ask(3, 3, 10);
-        let almost = TURN_MAX - Duration::from_nanos(1);
+        let almost = TRANSFER_MAX - Duration::from_nanos(1);
         assert!(budget.serve(almost).is_empty());
-        assert_eq!(budget.serve(TURN_MAX), [2], "one place, one transfer");
+        assert_eq!(budget.serve(TRANSFER_MAX), [2], "one place, one transfer");
         assert_eq!(budget.free(), 80);
         // The one that dawdled ends: that makes no second place.
-        budget.end_turn(1);
-        assert!(budget.serve(TURN_MAX).is_empty());
-        assert_eq!(budget.serve(2 * TURN_MAX), [3]);
+        budget.end_transfer(1);
+        assert!(budget.serve(TRANSFER_MAX).is_empty());
+        assert_eq!(budget.serve(2 * TRANSFER_MAX), [3]);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! of its own client's region only.
 
 use crate::carriers::account::Account;
-use crate::carriers::shm::grants::{Budget, TURN_MAX, Units};
+use crate::carriers::shm::grants::{Budget, TRANSFER_MAX, Units};
 use crate::carriers::shm::region::Region;
 use crate::limits::ShmLimits;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,9 +26,9 @@ const KEPT_SHARE: u64 = 4;
 /// Slots of a ring.
 const SLOTS: u32 = 64;
 
-/// How long a call waits for its turn. A turn always comes, since nobody holds a place for long.
+/// How long a call waits for a place. One always comes, since nobody holds a place for long.
 /// Memory may not come, so the caller says how long to wait for it.
-const TURN_PATIENCE: Duration = Duration::from_secs(2);
+const TRANSFER_PATIENCE: Duration = Duration::from_secs(2);
 
 /// One daemon's budget of granted bytes.
 pub(crate) struct Treasury {
@@ -78,8 +78,8 @@ impl Treasury {
         self.state().budget.try_take(bytes)
     }
 
-    /// Takes `bytes` for a transfer of `client`, in its turn; the transfer's ticket. Waits at most
-    /// `patience` for memory.
+    /// Takes `bytes` for a transfer of `client`, when a place is free; the transfer's ticket. Waits
+    /// at most `patience` for memory.
     fn begin(&self, client: u64, bytes: u64, patience: Duration) -> Option<u64> {
         let mut state = self.state();
         state.last_ticket += 1;
@@ -98,7 +98,7 @@ impl Treasury {
             if state.granted.remove(&ticket) {
                 break true;
             }
-            let patience = if state.budget.is_short() { patience } else { TURN_PATIENCE };
+            let patience = if state.budget.is_short() { patience } else { TRANSFER_PATIENCE };
             let left = patience.saturating_sub(start.elapsed());
             if left.is_zero() {
                 state.budget.cancel(client, ticket);
@@ -107,11 +107,11 @@ impl Treasury {
             drop(state);
             // Nobody is told when a slow transfer loses its place, so a waiting thread looks for
             // itself.
-            std::thread::park_timeout(left.min(TURN_MAX));
+            std::thread::park_timeout(left.min(TRANSFER_MAX));
             state = self.state();
         };
         state.waiting.remove(&ticket);
-        // The asks behind this one may have their turn now.
+        // The asks behind this one may have a place now.
         self.serve(&mut state);
         granted.then_some(ticket)
     }
@@ -125,9 +125,9 @@ impl Treasury {
         }
     }
 
-    fn end_turn(&self, ticket: u64) {
+    fn end_transfer(&self, ticket: u64) {
         let mut state = self.state();
-        state.budget.end_turn(ticket);
+        state.budget.end_transfer(ticket);
         self.serve(&mut state);
     }
 
@@ -357,16 +357,16 @@ impl Grant {
     }
 
     /// All bytes have moved: the next transfer may begin.
-    pub(crate) fn end_turn(&mut self) {
+    pub(crate) fn end_transfer(&mut self) {
         if let Some(ticket) = self.ticket.take() {
-            self.pool.treasury.end_turn(ticket);
+            self.pool.treasury.end_transfer(ticket);
         }
     }
 }
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        self.end_turn();
+        self.end_transfer();
         self.pool.state().units.give_back(self.first, self.units);
         self.pool.treasury.give_back(self.span().bytes);
     }
@@ -376,7 +376,7 @@ impl Drop for Grant {
 mod tests {
     use super::*;
 
-    /// More threads than turns, more bytes asked for than there are: each waiting thread is woken,
+    /// More threads than places, more bytes asked for than there are: each waiting thread is woken,
     /// and all memory comes back.
     #[test]
     fn everybody_who_waits_has_a_turn_and_all_comes_back() {
@@ -393,11 +393,11 @@ mod tests {
                         let ticket = ticket.expect("a minute is enough");
                         assert!(treasury.granted() <= BYTES);
                         if nth % 2 == 0 {
-                            treasury.end_turn(ticket);
+                            treasury.end_transfer(ticket);
                             std::thread::yield_now();
                         }
-                        // A turn that nobody ends lapses, or ends with its memory.
-                        treasury.end_turn(ticket);
+                        // A place that nobody gives back lapses, or ends with the memory.
+                        treasury.end_transfer(ticket);
                         treasury.give_back(bytes);
                     }
                 });

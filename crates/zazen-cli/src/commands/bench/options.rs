@@ -76,7 +76,8 @@ pub(crate) struct Assign {
     #[arg(long, value_name = "M", default_value_t = 1)]
     ranks_per_node: usize,
     /// Runs of each protocol
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
     /// Whatever is random follows from this number
     #[arg(long, value_name = "S", default_value_t = 1)]
@@ -182,8 +183,8 @@ impl Assign {
         match memory::available_bytes() {
             Some(available) if needed > available => {
                 let context = format!(
-                    "--frames {}: the bitmaps of {ranks_in_process} ranks may take {} in this process, and {} \
-                     are free; give fewer frames or --ranks, or --protocol owner",
+                    "--frames {}: the bitmaps of {ranks_in_process} ranks may take {} in this process, and \
+                     {} are free; give fewer frames or --ranks, or --protocol owner",
                     self.frames,
                     output::human_bytes(needed),
                     output::human_bytes(available)

@@ -81,7 +81,8 @@ impl Report {
             .model_rows()
             .iter()
             .map(|row| {
-                json!({"round": row.round, "bytes": row.bytes, "model_s": row.model_s, "measured_s": row.measured})
+                json!({"round": row.round, "bytes": row.bytes, "model_s": row.model_s,
+                    "measured_s": row.measured})
             })
             .collect();
         let model = self.rates.map(|rates| json!({"rates": rates, "rounds": rows}));

@@ -8,14 +8,13 @@ use serde_json::Value;
 use zazen_core::Result;
 
 #[derive(Args)]
-#[command(
-    after_help = "Times are upper bounds of the bucket that the share of calls falls into; counters begin anew with a plug-in's
+#[command(after_help = "Times are upper bounds of the bucket that the share of calls falls into; \
+        counters begin anew with a plug-in's
 process.
 
 EXAMPLES:
   zazen plugin stats
-  zazen plugin stats 100 --json"
-)]
+  zazen plugin stats 100 --json")]
 pub(super) struct Stats {
     /// Name or ID; all if none is given
     #[arg(value_name = "PLUGIN")]

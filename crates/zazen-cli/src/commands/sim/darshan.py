@@ -1,10 +1,12 @@
-"""Prints a Darshan log as lines of JSON for the simulator (crates/zazen-sim/src/replay.rs reads them).
+"""Prints a Darshan log as lines of JSON for the simulator (crates/zazen-sim/src/replay.rs reads
+them).
 
     python -c "$(cat darshan.py)" LOG
 
-Exit codes: 0, the log was read whole; 3, the package `darshan` is missing; 4, the log cannot be read, with the reason
-as the last line of standard error. Darshan's C library reports damage on standard error only, and may abort: the
-reader runs in a process of its own, whose standard error is looked at.
+Exit codes: 0, the log was read whole; 3, the package `darshan` is missing; 4, the log cannot be
+read, with the reason as the last line of standard error. Darshan's C library reports damage on
+standard error only, and may abort: the reader runs in a process of its own, whose standard error is
+looked at.
 """
 
 import json
@@ -63,7 +65,8 @@ class Record:
 
 
 def counted(record, module, run_s, ranks, done):
-    """Groups of operations of a record, but for those that `done` has already: {kind: (count, bytes)}."""
+    """Groups of operations of a record, but for those that `done` has already: {kind: (count,
+    bytes)}."""
     _, opens, stats, reads, writes, syncs = MODULES[module]
     groups = []
 
@@ -103,7 +106,8 @@ def counted(record, module, run_s, ranks, done):
     ends = [record.window(kind, run_s)[1] for kind in ("OPEN", "READ", "WRITE")]
     last = max(ends)
     add("sync", record.sum(syncs), 0, (last, last), 0.0)
-    # A file that was never closed, or whose closing was not logged, is closed after its last operation.
+    # A file that was never closed, or whose closing was not logged, is closed after its last
+    # operation.
     add("close", count, 0, closed if closed[1] >= last else (last, last), 0.0)
     return groups
 

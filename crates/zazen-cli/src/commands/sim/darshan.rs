@@ -48,8 +48,8 @@ pub(crate) fn read(path: &Path) -> Result<Log> {
 fn missing(python: &Path, log: &Path) -> Error {
     let (python, log) = (python.display(), log.display());
     let why = format!(
-        "{log}: Darshan logs are read by the Python package darshan, which {python} does not have; install it with \
-         `{python} -m pip install darshan`, or name another interpreter by {PYTHON}"
+        "{log}: Darshan logs are read by the Python package darshan, which {python} does not have; install \
+         it with `{python} -m pip install darshan`, or name another interpreter by {PYTHON}"
     );
     Error::new(ErrorKind::NotFound, why)
 }

@@ -1,5 +1,5 @@
-//! Plots as PNG pictures, for slides and papers that take no SVG. `tiny-skia` draws; the letters are
-//! those of Noto Sans Mono, which come with the program, because a bare node has no fonts.
+//! Plots as PNG pictures, for slides and papers that take no SVG. `tiny-skia` draws; the letters
+//! are those of Noto Sans Mono, which come with the program, because a bare node has no fonts.
 
 use noto_sans_mono_bitmap::{FontWeight, RasterHeight, get_raster, get_raster_width};
 use tiny_skia::{

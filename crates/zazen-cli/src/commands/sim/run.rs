@@ -42,8 +42,8 @@ FIDELITIES:
 pub(crate) struct Run {
     /// A workload's name, a job file (FILE.toml), or `list` for the names
     workload: String,
-    /// Replay this Darshan log: its ranks' reads and writes, with their pauses. The job file says on
-    /// which cluster; instead of one, write `darshan`
+    /// Replay this Darshan log: its ranks' reads and writes, with their pauses. The job file says
+    /// on which cluster; instead of one, write `darshan`
     #[arg(long, value_name = "LOG")]
     darshan: Option<PathBuf>,
     /// IOR's options, for the workload `ior`
@@ -180,7 +180,8 @@ fn jobs(arguments: &Run) -> Result<Vec<Job>> {
     let replayed = match (&arguments.darshan, arguments.workload == "darshan") {
         (Some(log), _) if file.is_some() || arguments.workload == "darshan" => Some(replay(log, &from_file)?),
         (Some(_), _) => {
-            let why = "--darshan belongs to a job file, or to the workload darshan: zazen sim run darshan --darshan LOG";
+            let why = "--darshan belongs to a job file, or to the workload darshan: \
+                       zazen sim run darshan --darshan LOG";
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         (None, true) => {

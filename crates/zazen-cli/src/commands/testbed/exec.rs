@@ -92,8 +92,8 @@ fn launcher_rank() -> Result<usize> {
         Error::new(
             ErrorKind::Mpi,
             format!(
-                "rank: no launcher's rank in the environment ({RANK_VARIABLES}); start by `zazen testbed run -n 4 \
-                 -- CMD`, or name a host with --on n0"
+                "rank: no launcher's rank in the environment ({RANK_VARIABLES}); start by `zazen testbed run \
+                 -n 4 -- CMD`, or name a host with --on n0"
             ),
         )
     })

@@ -25,10 +25,12 @@ pub(crate) struct Up {
     #[arg(long)]
     net: bool,
     /// Rate of each node's link, each way
-    #[arg(long, value_name = "RATE", default_value = "160mbit", value_parser = parse::bit_rate, requires = "net")]
+    #[arg(long, value_name = "RATE", default_value = "160mbit",
+        value_parser = parse::bit_rate, requires = "net")]
     link: u64,
     /// Rate of the file server's link, each way
-    #[arg(long, value_name = "RATE", default_value = "160mbit", value_parser = parse::bit_rate, requires = "net")]
+    #[arg(long, value_name = "RATE", default_value = "160mbit",
+        value_parser = parse::bit_rate, requires = "net")]
     server_link: u64,
     /// What each node's disk gives, per second (needs root and an I/O control group)
     #[arg(long, value_name = "RATE", value_parser = parse::byte_rate)]
@@ -56,7 +58,8 @@ pub(crate) struct Up {
     #[arg(long, value_name = "DIR", requires = "namespace")]
     mounts: Option<PathBuf>,
     /// Nodes that keep each part of its metadata [default: 2]
-    #[arg(long, value_name = "R", requires = "namespace", value_parser = clap::value_parser!(u8).range(1..=8))]
+    #[arg(long, value_name = "R", requires = "namespace",
+        value_parser = clap::value_parser!(u8).range(1..=8))]
     replicas: Option<u8>,
     /// When a change of its metadata counts as done [default: written]
     #[arg(long, value_name = "LEVEL", requires = "namespace", value_parser = ["memory", "written", "synced"])]

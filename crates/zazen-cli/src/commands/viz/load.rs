@@ -27,7 +27,8 @@ pub(super) struct Load {
     #[arg(value_name = "URL")]
     url: String,
     /// Replicas of each file
-    #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=i64::from(COPIES_MAX)))]
+    #[arg(long, value_name = "R", default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(COPIES_MAX)))]
     copies: u32,
     /// Print JSON
     #[arg(long)]
@@ -87,8 +88,8 @@ fn tell_troubles(files: &[String], found: &Locations, copies: u32) {
     let all = by_node.iter().find(|(_, held)| **held == files.len());
     if let (Some((node, _)), true) = (all, nodes > copies as usize && files.len() > nodes) {
         output::note(format!(
-            "{node} has a copy of every file, as if they had been written there; load from a host that is no data node, \
-             so that HDFS spreads all copies"
+            "{node} has a copy of every file, as if they had been written there; load from a host that is no \
+             data node, so that HDFS spreads all copies"
         ));
     }
 }

@@ -105,8 +105,9 @@ fn tell_troubles(locator: &dyn Locator, found: &Locations, files: &[String]) {
     let split = || found.files.iter().zip(files).filter(|(file, _)| file.blocks > 1);
     if let Some((file, name)) = split().next() {
         output::note(format!(
-            "{} of {} files are kept in several blocks ({name} in {}), so no node may have a whole file; a file counts \
-             as local where most of its bytes are. Load them with a block size of at least the file",
+            "{} of {} files are kept in several blocks ({name} in {}), so no node may have a whole file; a \
+             file counts as local where most of its bytes are. Load them with a block size of at least the \
+             file",
             split().count(),
             files.len(),
             file.blocks

@@ -253,7 +253,8 @@ proptest! {
                 prop_assert!(template.unpadded().spells(&name, number));
             }
             let steps: Vec<Vec<String>> = (0..3).map(|step| (0..3)
-                .map(|block| template.name(part(other_step + step, other_block + block))).collect()).collect();
+                .map(|block| template.name(part(other_step + step, other_block + block)))
+                    .collect()).collect();
             // Digits of a text may join a number, so the numbers may be others; they are no fewer.
             if let Some(found) = NameTemplate::of_steps(&steps) {
                 let numbers = steps.iter().flatten().map(|name| found.number(name));

@@ -1,0 +1,146 @@
+"""The Debian packages: what a node's administrator installs, from the programs under test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import zazen
+import zazen.testing
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory) -> dict[str, Path]:
+    """The packages by name."""
+    for tool in ("dpkg-deb", "dpkg-shlibdeps", "strip"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed; it comes with Debian's package dpkg-dev")
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    if not (target / "debug/zazend").is_file() or not (target / "debug/libzazen.so").is_file():
+        pytest.skip(f"{target}/debug has no zazend and no libzazen.so; run `make install`")
+    out = tmp_path_factory.mktemp("packages")
+    told = subprocess.run(
+        [sys.executable, ROOT / "scripts/deb.py", "--profile", "dev", "--out", out, "--compression", "gzip"],
+        env={**os.environ, "DEBFULLNAME": "HPC operations", "DEBEMAIL": "operations@debian.org"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert told.returncode == 0, told.stderr
+    return {Path(line).name.split("_")[0]: Path(line) for line in told.stdout.splitlines()}
+
+
+@pytest.fixture(scope="module")
+def installed(packages, tmp_path_factory) -> Path:
+    """A folder with the files of all packages."""
+    root = tmp_path_factory.mktemp("root")
+    for package in packages.values():
+        subprocess.run(["dpkg-deb", "--extract", package, root], check=True, timeout=120)
+    return root
+
+
+def run(*words: object, **options) -> str:
+    told = subprocess.run(
+        [str(word) for word in words], capture_output=True, text=True, timeout=300, **options
+    )
+    assert told.returncode == 0, (words, told.stdout, told.stderr)
+    return told.stdout
+
+
+def test_the_packages_say_what_they_need(packages):
+    assert set(packages) == {"zazen", "libzazen0", "libzazen-dev"}
+    needs = {name: run("dpkg-deb", "--field", file, "Depends") for name, file in packages.items()}
+    assert "libc6 (>= " in needs["zazen"] and "libc6 (>= " in needs["libzazen0"], needs
+    assert needs["libzazen-dev"].strip() == f"libzazen0 (= {zazen.__version__})"
+    assert "zazen" not in needs["zazen"], needs
+
+
+def test_lintian_has_nothing_to_say(packages):
+    if shutil.which("lintian") is None:
+        pytest.skip("lintian is not installed; it is a package of Debian")
+    for file in packages.values():
+        told = subprocess.run(["lintian", file], capture_output=True, text=True, timeout=300)
+        assert told.returncode == 0 and not told.stdout, (file.name, told.stdout)
+
+
+def test_the_installed_daemon_serves_and_finds_its_plug_ins(installed, tmp_path):
+    sim = tmp_path / "backing/sim"
+    sim.mkdir(parents=True)
+    for number in range(4):
+        (sim / f"f-{number}.bin").write_bytes(bytes([number]) * 1000)
+    daemon = zazen.testing.Daemon(
+        tmp_path, tmp_path / "backing", ["--plugin", "posix"], zazend=installed / "usr/bin/zazend"
+    )
+    daemon.start()
+    try:
+        assert "posix" in run(installed / "usr/bin/zazen", "plugin", "list", "--socket", daemon.socket)
+        with zazen.open(str(sim), socket=str(daemon.socket)) as opened:
+            assert sorted(bytes(data)[0] for _, data, _ in opened.frames()) == [0, 1, 2, 3]
+        assert run(installed / "usr/bin/zazen", "status", "--socket", daemon.socket)
+    finally:
+        daemon.stop()
+
+
+def test_a_c_program_is_built_with_pkg_config_and_cmake_alone(installed, tmp_path):
+    for tool in ("pkg-config", "cc", "cmake"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed")
+    (tmp_path / "main.c").write_text(
+        "#include <stdio.h>\n#include <zazen.h>\nint main(void) { puts(zazen_version()); return 0; }\n"
+    )
+    # pkg-config takes $PKG_CONFIG_PATH for this folder, and the system's own once installed.
+    found = {**os.environ, "PKG_CONFIG_PATH": str(installed / "usr/share/pkgconfig")}
+    flags = run("pkg-config", "--cflags", "--libs", "zazen", env=found).split()
+    run("cc", "main.c", "-o", "by-pkg-config", *flags, cwd=tmp_path)
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.13)\nproject(x C)\nfind_package(zazen REQUIRED)\n"
+        "add_executable(by-cmake main.c)\ntarget_link_libraries(by-cmake PRIVATE zazen::zazen)\n"
+    )
+    run("cmake", "-S", ".", "-B", "b", f"-DCMAKE_PREFIX_PATH={installed}/usr", cwd=tmp_path)
+    run("cmake", "--build", "b", cwd=tmp_path)
+    for program in (tmp_path / "by-pkg-config", tmp_path / "b/by-cmake"):
+        assert run(program).strip() == zazen.__version__
+
+
+def test_the_unit_the_settings_and_the_pages_are_there(installed):
+    unit = (installed / "lib/systemd/system/zazend.service").read_text()
+    for line in unit.splitlines():
+        if line.startswith(("ExecStart=", "ExecStartPre=-")):
+            program = line.split("=", 1)[1].lstrip("-").split()[0]
+            assert (installed / program.lstrip("/")).is_file(), line
+    for name in (
+        "usr/share/doc/zazen/examples/zazend.toml",
+        "usr/share/zazen/prometheus/zazen.rules.yml",
+        "usr/share/zazen/grafana/zazen.json",
+        "usr/share/man/man1/zazen.1.gz",
+        "usr/share/man/man8/zazend.8.gz",
+        "usr/share/bash-completion/completions/zazen",
+    ):
+        assert (installed / name).stat().st_size > 100, name
+
+
+def test_licences_are_read_as_spdx_writes_them():
+    from licences import is_allowed
+
+    for expression, answer in [
+        ("MIT", True),
+        ("MIT/Apache-2.0", True),
+        ("Apache-2.0 / MIT", True),
+        ("GPL-3.0-only", False),
+        ("MIT OR GPL-3.0-only", True),
+        ("MIT AND GPL-3.0-only", False),
+        ("(MIT OR GPL-3.0-only) AND Unicode-3.0", True),
+        ("GPL-2.0-only WITH Classpath-exception-2.0", False),
+        ("Apache-2.0 WITH LLVM-exception OR Apache-2.0 OR MIT", True),
+    ]:
+        assert is_allowed(expression) == answer, expression
+    for broken in ("", "(MIT", "MIT Apache-2.0"):
+        with pytest.raises(ValueError):
+            is_allowed(broken)
