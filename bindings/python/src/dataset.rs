@@ -431,8 +431,8 @@ impl PyDataset {
     /// first number that does not exist.
     fn __reversed__(&self) -> PyResult<()> {
         Err(PyTypeError::new_err(
-            "a Dataset is not reversed itself, because its frames have numbers and no positions: dataset[::-1] is a \
-             list of all frames from the last one on",
+            "a Dataset is not reversed itself, because its frames have numbers and no positions: \
+             dataset[::-1] is a list of all frames from the last one on",
         ))
     }
 
