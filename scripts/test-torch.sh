@@ -1,5 +1,6 @@
 #!/bin/sh
-# Runs the tests of integrations/torch in an environment of their own, because PyTorch takes gigabytes.
+# Runs the tests of integrations/torch, and the samples of the docs, in an environment of their own, because PyTorch
+# takes gigabytes.
 #
 # Usage: scripts/test-torch.sh [FOLDER] [PYTEST ARGUMENTS]
 # FOLDER (default: .venv-torch) keeps what was installed for the next run. $ZAZEN_TORCH is what pip installs as
@@ -19,4 +20,4 @@ site .venv/bin/python > "$(site "$folder/bin/python")/zazen.pth"
 "$folder/bin/python" -m pip install --quiet --disable-pip-version-check "${ZAZEN_TORCH:-torch>=2.4}" torchdata
 export ZAZEN="$PWD/.venv/bin/zazen" ZAZEND="$PWD/.venv/bin/zazend" PATH="$PWD/.venv/bin:$PATH"
 export LD_LIBRARY_PATH="$PWD/.venv/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-exec "$folder/bin/python" -m pytest -rs integrations/torch "$@"
+exec "$folder/bin/python" -m pytest -rs integrations/torch tests/docs/test_samples.py "$@"

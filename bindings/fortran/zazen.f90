@@ -19,9 +19,10 @@ module zazen
   private
 
   public :: zazen_dataset, zazen_runset, zazen_frames, zazen_paths, zazen_frame, zazen_writer
-  public :: zazen_assignment, zazen_read_stats, zazen_counters
+  public :: zazen_assignment, zazen_read_stats, zazen_counters, zazen_trajectory
   public :: zazen_open, zazen_close, zazen_has_daemon, zazen_extent, zazen_assign
   public :: zazen_path, zazen_layout, zazen_query, zazen_number_of, zazen_owners
+  public :: zazen_trajectory_of, zazen_trajectory_header, zazen_trajectory_file, zazen_trajectory_trouble
   public :: zazen_read, zazen_read_many
   public :: zazen_frames_open, zazen_next, zazen_frames_remaining, zazen_frames_stats, zazen_frames_close
   public :: zazen_paths_open, zazen_paths_next, zazen_paths_remaining, zazen_paths_close
@@ -29,7 +30,8 @@ module zazen
   public :: zazen_frame_source, zazen_frame_free
   public :: zazen_runset_len, zazen_runset_contains, zazen_runset_numbers, zazen_runset_free
   public :: zazen_writer_open, zazen_write, zazen_writer_counters, zazen_writer_close, zazen_writer_abandon
-  public :: zazen_message, zazen_next_warning, zazen_version, zazen_ok, zazen_mpi
+  public :: zazen_writer_drain, zazen_writer_problem
+  public :: zazen_message, zazen_next_warning, zazen_version, zazen_ok, zazen_mpi, zazen_not_found
   public :: zazen_native, zazen_alien, zazen_backing, zazen_direct
 
   integer(c_int32_t), parameter :: zazen_ok = 0
@@ -38,6 +40,8 @@ module zazen
   !> Where a frame came from: the node's cache, pushed there or brought by an earlier miss; the backing
   !> store, through the daemon or without one.
   integer(c_int32_t), parameter :: zazen_native = 0, zazen_alien = 1, zazen_backing = 2, zazen_direct = 3
+  !> The named object does not exist.
+  integer(c_int32_t), parameter :: zazen_not_found = -2
   integer(c_int32_t), parameter :: invalid_argument = -1
   !> Bytes of one message, a multiple of 8: counts are default integers.
   integer(c_int64_t), parameter :: message_bytes = 2_c_int64_t**30
@@ -94,6 +98,16 @@ module zazen
     integer(c_int64_t) :: skipped_no_node = 0, refused = 0, resent = 0, node_deaths = 0, bytes_pushed = 0
   end type
 
+  !> What is known of a dataset's trajectory files; zazen_trajectory_t of zazen.h. `header_at` leads to
+  !> what zazen_trajectory_header gives.
+  type, bind(C) :: zazen_trajectory
+    integer(c_size_t) :: struct_size = 0
+    type(c_ptr) :: format_at = c_null_ptr
+    integer(c_int64_t) :: atoms = 0, frames = 0, files = 0, troubles = 0
+    type(c_ptr) :: header_at = c_null_ptr
+    integer(c_int64_t) :: header_bytes = 0
+  end type
+
   type, bind(C) :: open_options
     integer(c_size_t) :: struct_size = 0
     type(c_ptr) :: socket = c_null_ptr, pattern = c_null_ptr, backing = c_null_ptr
@@ -117,7 +131,7 @@ module zazen
   type, bind(C) :: writer_options
     integer(c_size_t) :: struct_size = 0
     type(c_ptr) :: nodes = c_null_ptr, key = c_null_ptr, pattern = c_null_ptr
-    integer(c_int64_t) :: block = 0, window_frames = 0, window_bytes = 0, timeout_ms = 0
+    integer(c_int64_t) :: block = 0, window_frames = 0, window_bytes = 0, timeout_ms = 0, copies = 0
   end type
 
   type, bind(C) :: collectives
@@ -203,6 +217,35 @@ module zazen
       integer(c_size_t), value :: capacity
       integer(c_size_t), intent(inout) :: length
       integer(c_int32_t) :: status
+    end function
+    function c_trajectory(dataset, trajectory) bind(C, name="zazen_trajectory") result(status)
+      import :: c_ptr, c_int32_t, zazen_trajectory
+      type(c_ptr), value :: dataset
+      type(zazen_trajectory), intent(inout) :: trajectory
+      integer(c_int32_t) :: status
+    end function
+    function c_trajectory_file(dataset, at) bind(C, name="zazen_trajectory_file") result(path)
+      import :: c_ptr, c_int64_t
+      type(c_ptr), value :: dataset
+      integer(c_int64_t), value :: at
+      type(c_ptr) :: path
+    end function
+    function c_trajectory_trouble(dataset, at) bind(C, name="zazen_trajectory_trouble") result(text)
+      import :: c_ptr, c_int64_t
+      type(c_ptr), value :: dataset
+      integer(c_int64_t), value :: at
+      type(c_ptr) :: text
+    end function
+    function c_writer_drain(writer) bind(C, name="zazen_writer_drain") result(status)
+      import :: c_ptr, c_int32_t
+      type(c_ptr), value :: writer
+      integer(c_int32_t) :: status
+    end function
+    function c_writer_problem(writer, at) bind(C, name="zazen_writer_problem") result(text)
+      import :: c_ptr, c_int64_t
+      type(c_ptr), value :: writer
+      integer(c_int64_t), value :: at
+      type(c_ptr) :: text
     end function
     function c_query(dataset, range, native, alien) bind(C, name="zazen_query") result(status)
       import :: c_ptr, c_int32_t, frame_range
@@ -501,6 +544,45 @@ contains
       text(at:at) = room(at)
     end do
   end subroutine
+
+  !> Describes the trajectory files that hold the dataset's frames, and their `format`, such as "dcd".
+  !> zazen_not_found if its frames are not those of trajectory files.
+  subroutine zazen_trajectory_of(dataset, trajectory, format, status)
+    type(zazen_dataset), intent(in) :: dataset
+    type(zazen_trajectory), intent(out) :: trajectory
+    character(len=:), allocatable, intent(out) :: format
+    integer(c_int32_t), intent(out) :: status
+    trajectory%struct_size = c_sizeof(trajectory)
+    status = c_trajectory(dataset%handle, trajectory)
+    format = fortran_text(trajectory%format_at)
+  end subroutine
+
+  !> The bytes before the first frame of the first file, where a decoder needs them; else none. They
+  !> live as long as the dataset.
+  function zazen_trajectory_header(trajectory) result(bytes)
+    type(zazen_trajectory), intent(in) :: trajectory
+    integer(c_int8_t), pointer :: bytes(:)
+    integer(c_int8_t), target, save :: nothing(0)
+    bytes => nothing
+    if (trajectory%header_bytes > 0) call c_f_pointer(trajectory%header_at, bytes, [trajectory%header_bytes])
+  end function
+
+  !> The absolute path of trajectory file `at`, from 0 on; empty if there is none.
+  function zazen_trajectory_file(dataset, at) result(path)
+    type(zazen_dataset), intent(in) :: dataset
+    integer(c_int64_t), intent(in) :: at
+    character(len=:), allocatable :: path
+    path = fortran_text(c_trajectory_file(dataset%handle, at))
+  end function
+
+  !> What is wrong with the trajectory files, from 0 on, with file, frame and byte offset; empty if
+  !> there is no more.
+  function zazen_trajectory_trouble(dataset, at) result(text)
+    type(zazen_dataset), intent(in) :: dataset
+    integer(c_int64_t), intent(in) :: at
+    character(len=:), allocatable :: text
+    text = fortran_text(c_trajectory_trouble(dataset%handle, at))
+  end function
 
   !> What this node's cache holds of the frames `first`, `first + stride`, … up to `last`: frames that
   !> were pushed (natives), and frames that an earlier miss brought (aliens).
@@ -809,15 +891,16 @@ contains
   !> Opens a writer into the caches of `nodes` ("host:port,…", or a file with one node a line). `key`:
   !> the cluster key's file; `pattern`: the names of frames that have none, such as
   !> "frame-{n:07}.dcd"; `block`: wait for slow nodes instead of skipping frames; `window_frames`,
-  !> `window_bytes`: the most that is in flight; `timeout`: seconds that a node may take for a frame.
+  !> `window_bytes`: the most that is in flight; `timeout`: seconds that a node may take for a frame;
+  !> `copies`: how many nodes get each frame.
   subroutine zazen_writer_open(dataset, nodes, writer, status, key, pattern, block, window_frames, &
-      window_bytes, timeout)
+      window_bytes, timeout, copies)
     character(len=*), intent(in) :: dataset, nodes
     type(zazen_writer), intent(inout) :: writer
     integer(c_int32_t), intent(out) :: status
     character(len=*), intent(in), optional :: key, pattern
     logical, intent(in), optional :: block
-    integer(c_int64_t), intent(in), optional :: window_frames, window_bytes
+    integer(c_int64_t), intent(in), optional :: window_frames, window_bytes, copies
     real, intent(in), optional :: timeout
     type(writer_options) :: options
     character(kind=c_char), allocatable, target :: node_texts(:), keys(:), patterns(:)
@@ -828,6 +911,7 @@ contains
     if (present(block)) options%block = merge(1_c_int64_t, 0_c_int64_t, block)
     if (present(window_frames)) options%window_frames = window_frames
     if (present(window_bytes)) options%window_bytes = window_bytes
+    if (present(copies)) options%copies = copies
     if (present(timeout)) options%timeout_ms = max(1_c_int64_t, nint(timeout * 1000., c_int64_t))
     status = c_writer_open(c_text(dataset), options, writer%handle)
   end subroutine
@@ -847,6 +931,22 @@ contains
     if (size(bytes) > 0) data_at = c_loc(bytes)
     status = c_write(writer%handle, number, name_at, data_at, size(bytes, kind=c_int64_t))
   end subroutine
+
+  !> Waits until every frame that was pushed has its fate. The writer stays usable.
+  subroutine zazen_writer_drain(writer, status)
+    type(zazen_writer), intent(in) :: writer
+    integer(c_int32_t), intent(out) :: status
+    status = c_writer_drain(writer%handle)
+  end subroutine
+
+  !> One of the last few failures, from 0 on: node, frame, reason; empty if there are no more. Ask
+  !> before zazen_writer_close.
+  function zazen_writer_problem(writer, at) result(text)
+    type(zazen_writer), intent(in) :: writer
+    integer(c_int64_t), intent(in) :: at
+    character(len=:), allocatable :: text
+    text = fortran_text(c_writer_problem(writer%handle, at))
+  end function
 
   !> The frames by fate so far.
   subroutine zazen_writer_counters(writer, counters, status)

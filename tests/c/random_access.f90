@@ -13,6 +13,7 @@ program random_access
   type(zazen_paths) :: paths
   type(zazen_frame) :: frame, some(4)
   type(zazen_read_stats) :: stats
+  type(zazen_trajectory) :: trajectory
   integer(c_int64_t) :: numbers(4), few(3), number, offset, before
   integer(c_int32_t), allocatable :: owners(:)
   integer(c_int32_t) :: status, statuses(4)
@@ -49,6 +50,9 @@ program random_access
     call zazen_number_of(dataset, "frame-0000012.bin", number, status)
     call check("number_of")
     print '(a,i0)', "number ", number
+    call zazen_trajectory_of(dataset, trajectory, text, status)
+    print '(a,l1)', "trajectory ", status == zazen_ok
+    if (command_argument_count() == 2) call of_trajectory()
     numbers = [9, 3, 9, 0]
     call zazen_read_many(dataset, numbers, some, status)
     call check("read_many")
@@ -107,6 +111,23 @@ program random_access
   call MPI_Finalize()
 
 contains
+
+  !> What is known of the trajectory file that the second argument names.
+  subroutine of_trajectory()
+    type(zazen_dataset) :: file
+    call get_command_argument(2, path)
+    call zazen_open(trim(path), file, status)
+    call check("open")
+    call zazen_trajectory_of(file, trajectory, text, status)
+    call check("trajectory")
+    bytes => zazen_trajectory_header(trajectory)
+    print '(3a,*(1x,i0))', "of ", text, " has", trajectory%atoms, trajectory%frames, trajectory%files, &
+      trajectory%troubles, size(bytes), sum(int(bytes))
+    print '(2a)', "lies ", zazen_trajectory_file(file, 0_c_int64_t)
+    print '(2a)', "trouble ", zazen_trajectory_trouble(file, 0_c_int64_t)
+    print '(a,l1)', "more ", zazen_trajectory_file(file, 1_c_int64_t) /= ""
+    call zazen_close(file)
+  end subroutine
 
   subroutine check(what)
     character(len=*), intent(in) :: what

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import small_dcd
 import zazen
 import zazen.testing
 from launching import mpi_environment
@@ -178,6 +179,107 @@ def test_headers_suit_cpp(folder):
         folder / "cc",
     )
     run(folder / "cc")
+
+
+TRAJECTORY_C = r"""
+#include "zazen.h"
+#include <inttypes.h>
+#include <stdio.h>
+int main(int argc, char **argv)
+{
+    zazen_dataset_t *dataset;
+    zazen_trajectory_t told = {.struct_size = sizeof told};
+    if (argc != 2 || zazen_open(argv[1], NULL, &dataset) != ZAZEN_OK)
+        return 1;
+    if (zazen_trajectory(dataset, &told) != ZAZEN_OK) {
+        printf("%s\n", zazen_last_error());
+        zazen_close(dataset);
+        return 2;
+    }
+    printf("%s %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", told.format, told.atoms, told.frames,
+           told.files, told.troubles);
+    for (uint64_t at = 0; at < told.header_bytes; at++)
+        printf("%02x", ((const unsigned char *)told.header)[at]);
+    printf("\n");
+    for (uint64_t at = 0; at < told.files; at++)
+        printf("%s\n", zazen_trajectory_file(dataset, at));
+    for (uint64_t at = 0; at < told.troubles; at++)
+        printf("%s\n", zazen_trajectory_trouble(dataset, at));
+    zazen_close(dataset);
+    return 0;
+}
+"""
+
+
+def compiled_text(folder, name, text):
+    source = folder / f"{name}.c"
+    source.write_text(text)
+    flags = ["-g", "-fsanitize=address"]
+    run("cc", *STRICT, *flags, "-I", include(), source, *linked(), "-o", folder / name)
+    return folder / name
+
+
+def test_a_trajectory_tells_what_a_decoder_needs(folder):
+    """The same as Python's `Dataset.trajectory`."""
+    path = folder / "md.dcd"
+    header, cut_at = small_dcd.write(path)
+    program = compiled_text(folder, "trajectory", TRAJECTORY_C)
+    nobody = {"ZAZEN_SOCKET": folder / "nobody.sock", "XDG_CACHE_HOME": folder / "cache"}
+    first, told, file, trouble = run(program, path, **nobody).splitlines()
+    assert first == f"dcd {small_dcd.ATOMS} {small_dcd.STEPS} 1 1"
+    assert (bytes.fromhex(told), file) == (header, str(path))
+    assert f"frame {small_dcd.STEPS} of md.dcd, at byte {cut_at}" in trouble
+    for number in range(2):
+        (folder / f"f-{number}.bin").write_bytes(b"x")
+    path.unlink()
+    assert "not those of trajectory files" in run(program, folder, expect=2, **nobody)
+
+
+COPIES_C = r"""
+#include "zazen.h"
+#include <inttypes.h>
+#include <stdio.h>
+int main(int argc, char **argv)
+{
+    zazen_writer_t *writer;
+    zazen_counters_t counters = {.struct_size = sizeof counters};
+    if (argc != 4)
+        return 1;
+    zazen_writer_options_t options = {
+        .struct_size = sizeof options, .nodes = argv[2], .key = argv[3], .block = 1, .copies = 2};
+    if (zazen_writer_open(argv[1], &options, &writer) != ZAZEN_OK) {
+        printf("%s\n", zazen_last_error());
+        return 2;
+    }
+    for (uint64_t number = 0; number < 9; number++)
+        if (zazen_write(writer, number, "frame", 5, NULL) != ZAZEN_OK)
+            return 3;
+    if (zazen_writer_drain(writer) != ZAZEN_OK)
+        return 4;
+    for (uint64_t at = 0; zazen_writer_problem(writer, at) != NULL; at++)
+        printf("%s\n", zazen_writer_problem(writer, at));
+    if (zazen_writer_close(writer, &counters) != ZAZEN_OK)
+        return 5;
+    printf("pushed %" PRIu64 " of %" PRIu64 "\n", counters.pushed, counters.submitted);
+    return 0;
+}
+"""
+
+
+def test_copies_and_problems_of_a_writer(folder, cluster):
+    dataset = folder / "backing" / "sim1"
+    for number in range(9):
+        (dataset / f"f-{number}.bin").write_bytes(b"frame")
+    program = compiled_text(folder, "copies", COPIES_C)
+    nodes = ",".join(cluster.nodes)
+    assert run(program, dataset, nodes, cluster.key) == "pushed 18 of 18\n"
+    for socket in cluster.sockets:
+        with zazen.open(dataset, socket=socket) as opened:
+            assert len(opened.query(0, 8)[0]) == 9
+    assert "copies" in run(program, dataset, cluster.nodes[0], cluster.key, expect=2)
+    # Nobody listens on port 1: the writer says so.
+    told = run(program, dataset, f"{cluster.nodes[0]},127.0.0.1:1", cluster.key)
+    assert "127.0.0.1:1" in told, told
 
 
 def test_files_are_matched_to_ranks(folder):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import small_dcd
 import zazen
 import zazen.testing
 from launching import mpi_environment
@@ -164,11 +165,14 @@ def test_random_access_from_fortran(prefix, dataset, tmp_path):
     """What Python and C have, Fortran has: by number, by name, by owner, in order."""
     compiler, launcher = fortran()
     program = compiled(compiler, prefix, ROOT / "tests/c/random_access.f90", tmp_path)
+    trajectory = dataset.parent / "md.dcd"
+    header, cut_at = small_dcd.write(trajectory)
     with zazen.testing.Cluster(tmp_path / "c", dataset.parent, nodes=2) as cluster:
         with zazen.Writer(dataset, cluster.nodes, key=cluster.key, on_slow="block") as writer:
             for number in range(FRAMES - 5):
                 writer.push(number, frame_bytes(number), f"frame-{number:07}.bin")
-        said = run(launcher, "-n", 2, program, dataset, ZAZEN_TESTBED=cluster.testbed).splitlines()
+        command = launcher, "-n", 2, program, dataset, trajectory
+        said = run(*command, ZAZEN_TESTBED=cluster.testbed).splitlines()
         with zazen.open(dataset, socket=cluster.sockets[0]) as opened:
             here = len(opened.query(0, FRAMES)[0])
     words = dict(line.split(" ", 1) for line in said if not line.startswith("frame "))
@@ -182,4 +186,11 @@ def test_random_access_from_fortran(prefix, dataset, tmp_path):
     assert all(f" bytes {FRAME_BYTES} " in line for line in frames)
     assert words["statuses"] == "0 T F T T"
     assert words["paths"] == str(FRAMES) and words["whole"] == f"files {FRAMES}"
+    # Fortran's bytes are signed.
+    total = sum(byte - 256 * (byte > 127) for byte in header)
+    assert words["trajectory"] == "F" and words["of"] == (
+        f"dcd has {small_dcd.ATOMS} {small_dcd.STEPS} 1 1 {len(header)} {total}"
+    )
+    assert words["lies"] == str(trajectory) and words["more"] == "F"
+    assert f"frame {small_dcd.STEPS} of md.dcd, at byte {cut_at}" in words["trouble"]
     assert words["remaining"] == str(FRAMES) and words["ascends"] == f"T taken {FRAMES}"

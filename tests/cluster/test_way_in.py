@@ -1,6 +1,7 @@
 """Completions, man pages, $ZAZEN_NODES, and frames by number."""
 
 import json
+import re
 import shutil
 import subprocess
 
@@ -66,6 +67,55 @@ def test_nodes_of_the_environment(testbed, tmp_path):
     (tmp_path / "empty").write_text("")
     bad = Tool(ZAZEN_NODES=str(tmp_path / "empty"), ZAZEN_KEY=str(testbed.folder / "key"))
     assert "nodes" in bad("status", status=1).stderr
+
+
+#: Arguments of each command that takes nodes; DIR is a folder with a frame, an index and a list.
+TAKES_NODES = {
+    "datasets": "",
+    "doctor": "",
+    "evict": "DIR",
+    "explain": "DIR",
+    "load": "DIR",
+    "locate": "DIR/f-1.bin",
+    "ls": "DIR",
+    "namespace-balance": "",
+    "namespace-locate": "/x",
+    "namespace-quota": "",
+    "namespace-scrub": "",
+    "namespace-set": "--copies 2 /x",
+    "namespace-status": "",
+    "pin": "DIR",
+    "plugin-list": "",
+    "plugin-ping": "x",
+    "plugin-stats": "x",
+    "push": "DIR/f-1.bin",
+    "stat": "DIR 1",
+    "status": "",
+    "verify": "DIR",
+    "viz-plan": "DIR/x.vtm --ranks DIR/ranks",
+}
+
+
+def test_every_command_that_takes_nodes_asks_the_environment(tool, tmp_path):
+    tool("man", tmp_path / "man")
+    pages = {page.stem: page.read_text().replace("\\", "") for page in (tmp_path / "man").iterdir()}
+    taking = {name for name, page in pages.items() if re.search(r"--nodes\S* .*FILE\|LIST", page)}
+    assert taking == {f"zazen-{command}" for command in TAKES_NODES}
+    assert all("$ZAZEN_NODES" in pages[name] for name in taking)
+    for name, text in {"empty": "", "f-1.bin": "x", "ranks": "a\n", "b.vti": "x"}.items():
+        (tmp_path / name).write_text(text)
+    blocks = '<vtkMultiBlockDataSet><DataSet index="0" file="b.vti"/></vtkMultiBlockDataSet>'
+    (tmp_path / "x.vtm").write_text(f'<VTKFile type="vtkMultiBlockDataSet" version="1.0">{blocks}</VTKFile>')
+    tool("key", "new", tmp_path / "key")
+    lonely = Tool(
+        ZAZEN_NODES=str(tmp_path / "empty"),
+        ZAZEN_KEY=str(tmp_path / "key"),
+        ZAZEN_SOCKET=tool.environment["ZAZEN_SOCKET"],
+    )
+    for command, arguments in TAKES_NODES.items():
+        words = [word.replace("DIR", str(tmp_path)) for word in arguments.split()]
+        said = lonely(*command.split("-"), *words, status=1).stderr
+        assert f"node file {tmp_path}/empty: names no node" in said, command
 
 
 def opened(testbed):

@@ -125,3 +125,20 @@ def test_flags_named_alone_exist(path):
         if flag and not is_line and flag[1] not in every_flag() | OTHER_FLAGS:
             wrong.append(f"{path.name}:{number}: neither zazen nor zazend has a flag {flag[1]}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_there_is_one_port_for_metrics():
+    """The settings and all pages name the same one."""
+    texts = [path.read_text() for path in [*PAGES, *(ROOT / "packaging").iterdir()] if path.is_file()]
+    lines = [line for text in texts for line in text.splitlines() if "metrics" in line]
+    ports = {
+        port for line in lines for port in re.findall(r"(?:[\d.]+|localhost|HOST|NODE):(\d{4,5})\b", line)
+    }
+    assert ports == {"9345"}, ports
+
+
+def test_no_page_makes_a_key_by_redirection():
+    """`zazen key new > FILE` leaves an empty file where the command fails."""
+    for path in [*PAGES, *(ROOT / "packaging").iterdir()]:
+        if path.is_file():
+            assert not re.search(r"zazen key new\s*>", path.read_text()), path

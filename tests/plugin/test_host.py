@@ -481,7 +481,13 @@ def test_objects_that_cannot_be_served_stop_the_daemon(trial, tmp_path, place):
 
     check("missing", "there is no such file", plugin(Adder(tmp_path / "no.so"), place))
     (tmp_path / "text.so").write_text("no object")
-    check("text", "it can't be loaded", plugin(Adder(tmp_path / "text.so"), place))
+    # What the loader itself says, too: "dlopen failed" helps nobody.
+    check("text", "it can't be loaded: ", plugin(Adder(tmp_path / "text.so"), place))
+    (tmp_path / "lacks.c").write_text(
+        "int nobody_has_this(void); int call(void) { return nobody_has_this(); }\n"
+    )
+    run("cc", "-shared", "-fPIC", tmp_path / "lacks.c", "-o", tmp_path / "lacks.so")
+    check("lacks", "undefined symbol: nobody_has_this", plugin(Adder(tmp_path / "lacks.so"), place))
     (tmp_path / "empty.c").write_text("int nothing;\n")
     run("cc", "-shared", "-fPIC", tmp_path / "empty.c", "-o", tmp_path / "empty.so")
     check("empty", "exports no zazen_plugin_v1", plugin(Adder(tmp_path / "empty.so"), place))

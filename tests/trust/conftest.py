@@ -167,6 +167,14 @@ def programs():
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="session")
+def flood(programs):
+    """A program that opens connections as fast as it can."""
+    flood = programs / "flood"
+    subprocess.run(["cc", "-O2", "-o", flood, Path(__file__).with_name("flood.c")], check=True)
+    return flood
+
+
 class Node(zazen.testing.Daemon):
     """Root's daemon over `ground`/backing, whose socket every user may reach."""
 

@@ -22,6 +22,7 @@ import pytest
 import wire
 import zazen
 import zazen.testing
+from launching import wait_for
 
 from conftest import SECONDS_MAX, read_frames, write_frames
 
@@ -202,15 +203,13 @@ def test_the_metrics_page_survives_idle_connections(folder):
         )  # fmt: skip
         assert status.returncode == 0, status
         address = _metrics_address(cluster)
-        idle = []
-        for _ in range(2050):
-            with contextlib.suppress(OSError):
-                idle.append(socket.create_connection(address, timeout=5))
-        for _ in range(3):
-            page = urllib.request.urlopen(f"http://{address[0]}:{address[1]}/metrics", timeout=90).read()
-            assert b"zazen_" in page and page.endswith(b"# EOF\n")
-        for one in idle:
-            one.close()
+        with contextlib.ExitStack() as idle:
+            for _ in range(2050):
+                with contextlib.suppress(OSError):
+                    idle.enter_context(socket.create_connection(address, timeout=5))
+            for _ in range(3):
+                page = urllib.request.urlopen(f"http://{address[0]}:{address[1]}/metrics", timeout=90).read()
+                assert b"\nzazen_uptime_seconds " in page and page.endswith(b"\n"), page
         page = urllib.request.urlopen(f"http://{address[0]}:{address[1]}/metrics", timeout=90).read()
         assert b"zazen_" in page
 
@@ -422,14 +421,6 @@ def test_idle_strangers_do_not_keep_key_holders_out(folder):
             stranger.close()
 
 
-@pytest.fixture(scope="session")
-def flood(programs):
-    """A program that opens connections as fast as it can."""
-    flood = programs / "flood"
-    subprocess.run(["cc", "-O2", "-o", flood, Path(__file__).with_name("flood.c")], check=True)
-    return flood
-
-
 @pytest.mark.parametrize("how", ["leave", "speak", "stay"])
 def test_a_flood_of_connections_keeps_no_key_holder_out(b, folder, flood, how):
     write_frames(folder / "backing" / "sim", count=1)
@@ -448,6 +439,64 @@ def test_a_flood_of_connections_keeps_no_key_holder_out(b, folder, flood, how):
         key = Path(cluster.key).read_bytes().strip()
         assert wire.prove_slowly(("127.0.0.1", int(port)), key, seconds=1) == 0
         assert attacker.poll() is None, attacker.communicate()
+
+
+@pytest.mark.parametrize("how", ["local-leave", "local-speak", "local-stay"])
+def test_a_flood_at_the_socket_keeps_nobody_out(a, b, node, flood, how):
+    """Each connection of B's takes a thread of the daemon's, for as long as B likes."""
+    write_frames(node.backing / "sim", a)
+    floods = [b.start(flood, how, node.socket) for _ in range(4)]
+    try:
+        for _ in range(5):
+            options = {"socket": str(node.socket), "timeout": 60}
+            frames, has_daemon, told = a.run(_read, node.backing / "sim", options)
+            assert frames == EXPECTED and has_daemon, told
+        assert all(one.poll() is None for one in floods)
+    finally:
+        for one in floods:
+            one.kill()
+            one.communicate()
+    assert node.log.stat().st_size < 20_000, node.log.read_text()[-3000:]
+
+
+def test_descriptors_of_half_a_message_fill_no_table(a, b, start_node):
+    """B sends descriptors with the first bytes of messages that never end."""
+    node = start_node()
+    node.stop()
+    limits = ["prlimit", "--nofile=600:600"]
+    node.popen = lambda words, **options: subprocess.Popen([*limits, *words], **options)
+    node.start()
+    write_frames(node.backing / "sim", a)
+    open_files = Path(f"/proc/{node.process.pid}/fd")
+    before = len(os.listdir(open_files))
+    held, told = os.pipe()
+    done, release = os.pipe()
+
+    def attack():
+        null = os.open("/dev/null", os.O_RDONLY)
+        streams = []
+        for _ in range(12):
+            stream = wire.connect(node.socket)
+            socket.send_fds(stream, [wire.header(1, 4, 1, 0)[:30]], [null] * 60)
+            streams.append(stream)
+        os.write(told, b"x")
+        os.read(done, 1)
+
+    attacker = threading.Thread(target=lambda: b.run(attack))
+    attacker.start()
+    try:
+        assert select.select([held], [], [], SECONDS_MAX)[0], "the attacker did not come to its end"
+        # Half of the table is one user's at most, and the connections themselves.
+        wait_for(lambda: len(os.listdir(open_files)) > before + 240, "the descriptors to come")
+        frames, has_daemon, warned = a.run(_read, node.backing / "sim", {"socket": str(node.socket)})
+        assert frames == EXPECTED and has_daemon, warned
+        assert len(os.listdir(open_files)) < before + 300 + 60
+    finally:
+        os.write(release, b"x")
+        attacker.join()
+        for descriptor in (held, told, done, release):
+            os.close(descriptor)
+    wait_for(lambda: len(os.listdir(open_files)) < before + 60, "the descriptors to be closed")
 
 
 def test_absurd_sizes_are_refused_before_they_take_the_memory(folder):

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -255,20 +256,32 @@ def disk_of(node, programs: Path) -> dict:
     return json.loads(done.stdout)["nodes"][0]["status"]["disk"]
 
 
+def metrics_of(node) -> dict[str, float]:
+    """The page's metrics without labels."""
+    address = json.loads(node.log.with_suffix(".ready").read_text())["metrics"]
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=90) as page:
+        lines = page.read().decode().splitlines()
+    pairs = [line.split() for line in lines if "{" not in line]
+    return {pair[0]: float(pair[1]) for pair in pairs if len(pair) == 2 and pair[0] != "#"}
+
+
 def test_a_read_only_cache_costs_nobody_a_frame(break_disk, start_node, programs, a):
     """Half of the frames are cached when the disk turns read-only: all are read, and the disk is
     named."""
-    node = start_node()
+    node = start_node("--metrics", "127.0.0.1:0")
     files = write_frames(node.backing / "sim", a, count=60)
     with zazen.open(str(node.backing / "sim"), socket=str(node.socket)) as opened:
         cached = {number: bytes(data) for number, data, _ in opened.frames(0, 29)}
     assert disk_of(node, programs) == {
         "ok": True, "trouble": None, "read_failures": 0, "change_failures": 0
     }  # fmt: skip
+    assert metrics_of(node)["zazen_cache_disk_ok"] == 1
     break_disk()
     assert a.run(read_frames, node.backing / "sim", node.socket) == expected(files)
     disk = disk_of(node, programs)
     assert not disk["ok"] and disk["change_failures"] > 0, disk
+    metrics = metrics_of(node)
+    assert metrics["zazen_cache_disk_ok"] == 0 and metrics["zazen_cache_disk_failures"] > 0, metrics
     assert "Read-only file system" in disk["trouble"], disk
     table = subprocess.run(
         [programs / "zazen", "status", "--socket", node.socket], capture_output=True, text=True

@@ -279,6 +279,43 @@ typedef struct zazen_assignment_t {
   uint64_t perfect_hit;
 } zazen_assignment_t;
 
+// What is known of the trajectory files that hold a dataset's frames, as they were when it was
+// opened. Frame n of the dataset has exactly the bytes of the n-th frame of the files, in their
+// order. What the pointers lead to lives as long as the dataset.
+typedef struct zazen_trajectory_t {
+  // sizeof(zazen_trajectory_t), set by the caller.
+  size_t struct_size;
+  // "xtc", "trr", "dcd", "ncdf", "gro", "lammpstrj" or "xyz".
+  const char *format;
+  // Atoms in each frame.
+  uint64_t atoms;
+  // Whole frames in all files.
+  uint64_t frames;
+  // How many files there are; zazen_trajectory_file names each.
+  uint64_t files;
+  // How many things are wrong with them; zazen_trajectory_trouble names each.
+  uint64_t troubles;
+  // The bytes before the first frame of the first file, where a decoder needs them (DCD, AMBER
+  // NetCDF); else NULL.
+  const void *header;
+  // How many bytes the header has.
+  uint64_t header_bytes;
+} zazen_trajectory_t;
+
+// The version of a file; times are nanoseconds since the epoch.
+typedef struct zazen_blocks_t {
+  // sizeof(zazen_blocks_t), set by the caller.
+  size_t struct_size;
+  // Bytes of the file.
+  uint64_t file_bytes;
+  // When its bytes changed last.
+  int64_t modified_ns;
+  // When anything of it changed last.
+  int64_t changed_ns;
+  // Its inode.
+  uint64_t inode;
+} zazen_blocks_t;
+
 // How to read; zero in a field means the default.
 typedef struct zazen_read_options_t {
   // sizeof(zazen_read_options_t).
@@ -327,6 +364,8 @@ typedef struct zazen_writer_options_t {
   uint64_t window_bytes;
   // Milliseconds that a node may take for a frame before it counts as dead; 0: 10 000.
   uint64_t timeout_ms;
+  // How many nodes get each frame; 0: one. The counters count each copy.
+  uint64_t copies;
 } zazen_writer_options_t;
 
 // The number of frames with each fate. After zazen_writer_close, every submitted frame counts in
@@ -456,6 +495,30 @@ size_t zazen_runset_numbers(const struct zazen_runset_t *set,
                             uint64_t *numbers,
                             size_t capacity);
 
+// Makes the union of two sets. The caller frees `*set`.
+//
+// The caller sees to it that:
+// `one` and `other` are NULL or live; `set` is writable.
+int32_t zazen_runset_union(const struct zazen_runset_t *one,
+                           const struct zazen_runset_t *other,
+                           struct zazen_runset_t **set);
+
+// Makes the set of the numbers that are in both sets. The caller frees `*set`.
+//
+// The caller sees to it that:
+// `one` and `other` are NULL or live; `set` is writable.
+int32_t zazen_runset_intersection(const struct zazen_runset_t *one,
+                                  const struct zazen_runset_t *other,
+                                  struct zazen_runset_t **set);
+
+// Makes the set of the numbers of `one` that are not in `other`. The caller frees `*set`.
+//
+// The caller sees to it that:
+// `one` and `other` are NULL or live; `set` is writable.
+int32_t zazen_runset_difference(const struct zazen_runset_t *one,
+                                const struct zazen_runset_t *other,
+                                struct zazen_runset_t **set);
+
 // Begins an iteration over the disjoint runs of `set`, ascending by first number; NULL for NULL.
 // The caller frees the iteration, which stays valid after `set` is freed.
 //
@@ -525,6 +588,14 @@ const char *zazen_next_warning(void);
 // `dataset` is NULL or live.
 int32_t zazen_has_daemon(const struct zazen_dataset_t *dataset);
 
+// The identity of the node whose daemon answered, a number of 128 bits that is the same in all
+// processes of the node: `node[0]` has its low 64 bits, `node[1]` the high ones. Without a daemon:
+// a random one, fixed for this dataset.
+//
+// The caller sees to it that:
+// `dataset` is NULL or live; `node` has two writable elements.
+int32_t zazen_node(struct zazen_dataset_t *dataset, uint64_t *node);
+
 // The dataset's absolute path; NULL for NULL. Lives as long as the dataset.
 //
 // The caller sees to it that:
@@ -564,6 +635,35 @@ int32_t zazen_assign(struct zazen_dataset_t *dataset,
                      const struct zazen_collectives_t *collectives,
                      struct zazen_assignment_t *assignment,
                      struct zazen_runset_t **set);
+
+// Describes the trajectory files that hold the dataset's frames. ZAZEN_NOT_FOUND if its frames are
+// not those of trajectory files.
+//
+// The caller sees to it that:
+// `dataset` is NULL or live; `trajectory` is as large as it says.
+int32_t zazen_trajectory(struct zazen_dataset_t *dataset, struct zazen_trajectory_t *trajectory);
+
+// The absolute path of trajectory file `at`, from 0 on; NULL if there is none. Lives as long as
+// the dataset.
+//
+// The caller sees to it that:
+// `dataset` is NULL or live.
+const char *zazen_trajectory_file(struct zazen_dataset_t *dataset, uint64_t at);
+
+// What is wrong with the trajectory files, from 0 on, each with its file, frame and byte offset: a
+// frame that is cut or still being written, or that is damaged. The frames before it are good.
+// NULL if there is no more. Lives as long as the dataset.
+//
+// The caller sees to it that:
+// `dataset` is NULL or live.
+const char *zazen_trajectory_trouble(struct zazen_dataset_t *dataset, uint64_t at);
+
+// Describes the version of the file whose blocks the dataset's frames are. Reads give ZAZEN_STALE
+// once the file looks different. ZAZEN_NOT_FOUND if the frames are not the blocks of a file.
+//
+// The caller sees to it that:
+// `dataset` is NULL or live; `blocks` is as large as it says.
+int32_t zazen_blocks(struct zazen_dataset_t *dataset, struct zazen_blocks_t *blocks);
 
 // Reads frame `number`, checked against its checksum. The caller frees `*frame`.
 //
@@ -715,6 +815,23 @@ int32_t zazen_read_many(struct zazen_dataset_t *dataset,
 // `dataset` is NULL or live; `name` is NUL-terminated; `number` is writable.
 int32_t zazen_number_of(struct zazen_dataset_t *dataset, const char *name, uint64_t *number);
 
+// Which node holds which of the frames that exist, at one moment. Collective; alike on all ranks.
+// Nothing is read. A node whose daemon does not answer holds nothing.
+//
+// `ranks`: how many ranks there are, and how many elements the arrays have. `node_of_rank[r]`: the
+// index of rank r's node. `held[i]`: the frames that node i holds, which the caller frees; NULL
+// where there are fewer nodes than ranks. `collectives`: as for zazen_assign; NULL: this process
+// alone, with one rank.
+//
+// The caller sees to it that:
+// `dataset` is NULL or live; `collectives` is NULL or as large as it says; the arrays have `ranks`
+// writable elements.
+int32_t zazen_holders(struct zazen_dataset_t *dataset,
+                      const struct zazen_collectives_t *collectives,
+                      uint64_t ranks,
+                      uint64_t *node_of_rank,
+                      struct zazen_runset_t **held);
+
 // For each frame that exists, in ascending order (see zazen_extent), the rank whose node holds it,
 // and -1 if no node does. Collective. Nothing is read. A native counts before an alien. If several
 // nodes hold a frame alike, the node with the fewest frames per rank so far owns it; ties go to
@@ -753,6 +870,20 @@ int32_t zazen_write(struct zazen_writer_t *writer,
                     const void *data,
                     uint64_t bytes,
                     const char *name);
+
+// Waits until every frame that was handed over has its fate. The writer stays usable.
+//
+// The caller sees to it that:
+// `writer` is NULL or live.
+int32_t zazen_writer_drain(struct zazen_writer_t *writer);
+
+// One of the last few failures, from 0 on: node, frame, reason; NULL if there are no more. Valid
+// until this thread's next call for any writer. Ask before zazen_writer_close, behind
+// zazen_writer_drain if all frames are meant.
+//
+// The caller sees to it that:
+// `writer` is NULL or live.
+const char *zazen_writer_problem(const struct zazen_writer_t *writer, uint64_t at);
 
 // Fates so far.
 //

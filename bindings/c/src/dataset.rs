@@ -4,11 +4,12 @@ use crate::collectives::{Table, zazen_collectives_t};
 use crate::runset::zazen_runset_t;
 use crate::status::{ask, guard, invalid, needed_text, optional_text};
 use crate::structs::Sized0;
+use crate::told_trajectory::Told;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ffi::{CString, c_char};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use zazen_assign::{Collectives, Path as Found, Protocol, Rules, Solo};
 use zazen_client::{Dataset, OpenOptions, SharedDataset};
@@ -19,6 +20,8 @@ use zazen_core::{Error, ErrorKind, Result};
 pub struct zazen_dataset_t {
     pub(crate) inner: SharedDataset,
     path: CString,
+    /// What zazen_trajectory gave, whose pointers live as long as the dataset.
+    pub(crate) trajectory: OnceLock<Option<Told>>,
 }
 
 /// How to open a dataset; zero in a field means the default.
@@ -131,7 +134,7 @@ pub unsafe extern "C" fn zazen_open(
         let (path, options) = unsafe { (needed_text(path, "path")?, open_options(options)?) };
         let inner = SharedDataset::open(Path::new(path), options)?;
         let path = CString::new(inner.path().to_string_lossy().into_owned()).unwrap_or_default();
-        let opened = zazen_dataset_t { path, inner };
+        let opened = zazen_dataset_t { path, inner, trajectory: OnceLock::new() };
         // SAFETY: by the caller's word.
         unsafe { *dataset = Box::into_raw(Box::new(opened)) };
         Ok(())
@@ -229,6 +232,30 @@ pub extern "C" fn zazen_next_warning() -> *const c_char {
 pub unsafe extern "C" fn zazen_has_daemon(dataset: *const zazen_dataset_t) -> i32 {
     // SAFETY: by the caller's word.
     ask(0, || Some(i32::from(unsafe { dataset.as_ref() }?.inner.has_daemon())))
+}
+
+/// The identity of the node whose daemon answered, a number of 128 bits that is the same in all
+/// processes of the node: `node[0]` has its low 64 bits, `node[1]` the high ones. Without a daemon:
+/// a random one, fixed for this dataset.
+///
+/// # Safety
+/// `dataset` is NULL or live; `node` has two writable elements.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zazen_node(dataset: *mut zazen_dataset_t, node: *mut u64) -> i32 {
+    guard(|| {
+        // SAFETY: by the caller's word.
+        let dataset = unsafe { live(dataset) }?;
+        if node.is_null() {
+            return Err(invalid("zazen_node: node is NULL"));
+        }
+        let found = dataset.inner.with(|dataset| Ok(dataset.node()))?;
+        // SAFETY: by the caller's word, there is room for two.
+        unsafe {
+            node.write(found as u64);
+            node.add(1).write((found >> 64) as u64);
+        }
+        Ok(())
+    })
 }
 
 /// The dataset's absolute path; NULL for NULL. Lives as long as the dataset.

@@ -20,6 +20,8 @@ pub mod random;
 pub mod runset;
 pub mod status;
 mod structs;
+pub mod told_trajectory;
+pub mod trajectory;
 pub mod writer;
 
 /// The promises of zazen.h about threads. A field that breaks them stops the build.

@@ -3,6 +3,7 @@
 use crate::collectives::zazen_collectives_t;
 use crate::dataset::{carrier, live, zazen_dataset_t};
 use crate::frames::{boxed, zazen_frame_t};
+use crate::runset::zazen_runset_t;
 use crate::status::{guard, invalid, needed_text};
 use std::ffi::c_char;
 use zazen_client::READ_MANY_MAX;
@@ -84,6 +85,51 @@ pub unsafe extern "C" fn zazen_number_of(
         let found = dataset.inner.with(|dataset| dataset.number_of(name))?;
         // SAFETY: by the caller's word.
         unsafe { *number = found };
+        Ok(())
+    })
+}
+
+/// Which node holds which of the frames that exist, at one moment. Collective; alike on all ranks.
+/// Nothing is read. A node whose daemon does not answer holds nothing.
+///
+/// `ranks`: how many ranks there are, and how many elements the arrays have. `node_of_rank[r]`: the
+/// index of rank r's node. `held[i]`: the frames that node i holds, which the caller frees; NULL
+/// where there are fewer nodes than ranks. `collectives`: as for zazen_assign; NULL: this process
+/// alone, with one rank.
+///
+/// # Safety
+/// `dataset` is NULL or live; `collectives` is NULL or as large as it says; the arrays have `ranks`
+/// writable elements.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zazen_holders(
+    dataset: *mut zazen_dataset_t,
+    collectives: *const zazen_collectives_t,
+    ranks: u64,
+    node_of_rank: *mut u64,
+    held: *mut *mut zazen_runset_t,
+) -> i32 {
+    guard(|| {
+        // SAFETY: by the caller's word.
+        let dataset = unsafe { live(dataset) }?;
+        if node_of_rank.is_null() || held.is_null() {
+            return Err(invalid("zazen_holders: node_of_rank or held is NULL"));
+        }
+        // SAFETY: by the caller's word.
+        let carrier = unsafe { carrier("zazen_holders", collectives, true) }?;
+        if carrier.size() as u64 != ranks {
+            let text = format!("zazen_holders: there are {} ranks, room is for {ranks}", carrier.size());
+            return Err(invalid(text));
+        }
+        let found = dataset.inner.with(|dataset| dataset.holders(&*carrier))?;
+        let mut sets = found.held.into_iter();
+        for (rank, node) in found.node_of_rank.iter().enumerate() {
+            let set = sets.next().map_or(std::ptr::null_mut(), zazen_runset_t::boxed);
+            // SAFETY: by the caller's word there are as many elements as ranks.
+            unsafe {
+                node_of_rank.add(rank).write(*node as u64);
+                held.add(rank).write(set);
+            }
+        }
         Ok(())
     })
 }

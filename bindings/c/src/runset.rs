@@ -101,6 +101,70 @@ pub unsafe extern "C" fn zazen_runset_numbers(
     })
 }
 
+/// Makes the union of two sets. The caller frees `*set`.
+///
+/// # Safety
+/// `one` and `other` are NULL or live; `set` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zazen_runset_union(
+    one: *const zazen_runset_t,
+    other: *const zazen_runset_t,
+    set: *mut *mut zazen_runset_t,
+) -> i32 {
+    // SAFETY: by the caller's word.
+    unsafe { combine("zazen_runset_union", one, other, set, RunSet::union) }
+}
+
+/// Makes the set of the numbers that are in both sets. The caller frees `*set`.
+///
+/// # Safety
+/// `one` and `other` are NULL or live; `set` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zazen_runset_intersection(
+    one: *const zazen_runset_t,
+    other: *const zazen_runset_t,
+    set: *mut *mut zazen_runset_t,
+) -> i32 {
+    // SAFETY: by the caller's word.
+    unsafe { combine("zazen_runset_intersection", one, other, set, RunSet::intersection) }
+}
+
+/// Makes the set of the numbers of `one` that are not in `other`. The caller frees `*set`.
+///
+/// # Safety
+/// `one` and `other` are NULL or live; `set` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zazen_runset_difference(
+    one: *const zazen_runset_t,
+    other: *const zazen_runset_t,
+    set: *mut *mut zazen_runset_t,
+) -> i32 {
+    // SAFETY: by the caller's word.
+    unsafe { combine("zazen_runset_difference", one, other, set, RunSet::difference) }
+}
+
+/// # Safety
+/// `one` and `other` are NULL or live; `set` is writable.
+unsafe fn combine(
+    call: &str,
+    one: *const zazen_runset_t,
+    other: *const zazen_runset_t,
+    set: *mut *mut zazen_runset_t,
+    how: fn(&RunSet, &RunSet) -> RunSet,
+) -> i32 {
+    guard(|| {
+        // SAFETY: by the caller's word.
+        let (one, other) = unsafe { (one.as_ref(), other.as_ref()) };
+        let (Some(one), Some(other), false) = (one, other, set.is_null()) else {
+            return Err(invalid(format!("{call}: a set is NULL")));
+        };
+        let made = zazen_runset_t::boxed(how(&one.0, &other.0));
+        // SAFETY: by the caller's word.
+        unsafe { *set = made };
+        Ok(())
+    })
+}
+
 /// Begins an iteration over the disjoint runs of `set`, ascending by first number; NULL for NULL.
 /// The caller frees the iteration, which stays valid after `set` is freed.
 ///

@@ -2,7 +2,8 @@
 
 use crate::status::{ask, guard, invalid, needed_text, optional_text};
 use crate::structs::Sized0;
-use std::ffi::{c_char, c_void};
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_void};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use zazen_client::{FrameSource, NodeList, Pusher, PusherOptions};
@@ -36,6 +37,8 @@ pub struct zazen_writer_options_t {
     pub window_bytes: u64,
     /// Milliseconds that a node may take for a frame before it counts as dead; 0: 10 000.
     pub timeout_ms: u64,
+    /// How many nodes get each frame; 0: one. The counters count each copy.
+    pub copies: u64,
 }
 
 // SAFETY: repr(C), size first, zeroes are NULL and 0, no padding.
@@ -139,7 +142,7 @@ unsafe fn pusher_options(given: &zazen_writer_options_t) -> Result<PusherOptions
         on_slow: if given.block != 0 { OnSlow::Block } else { OnSlow::Skip },
         timeout: Duration::from_millis(or(given.timeout_ms, TIMEOUT_MS)),
         seed: None,
-        copies: 1,
+        copies: or(given.copies, 1).try_into().unwrap_or(usize::MAX),
     })
 }
 
@@ -175,6 +178,44 @@ pub unsafe extern "C" fn zazen_write(
             _ => unsafe { std::slice::from_raw_parts(data.cast::<u8>(), length) },
         };
         writer.0.push(number, taken.to_vec(), FrameSource { name, ..FrameSource::default() })
+    })
+}
+
+/// Waits until every frame that was handed over has its fate. The writer stays usable.
+///
+/// # Safety
+/// `writer` is NULL or live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zazen_writer_drain(writer: *mut zazen_writer_t) -> i32 {
+    guard(|| {
+        // SAFETY: by the caller's word.
+        let writer = unsafe { live(writer) }?;
+        writer.0.check()?;
+        writer.0.drain();
+        Ok(())
+    })
+}
+
+/// One of the last few failures, from 0 on: node, frame, reason; NULL if there are no more. Valid
+/// until this thread's next call for any writer. Ask before zazen_writer_close, behind
+/// zazen_writer_drain if all frames are meant.
+///
+/// # Safety
+/// `writer` is NULL or live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zazen_writer_problem(writer: *const zazen_writer_t, at: u64) -> *const c_char {
+    thread_local! {
+        static SHOWN: RefCell<CString> = RefCell::default();
+    }
+    ask(std::ptr::null(), || {
+        // SAFETY: by the caller's word.
+        let problems = unsafe { writer.as_ref() }?.0.problems();
+        let text = problems.get(usize::try_from(at).ok()?)?.replace('\0', " ");
+        let text = CString::new(text).ok()?;
+        SHOWN.with_borrow_mut(|shown| {
+            *shown = text;
+            Some(shown.as_ptr())
+        })
     })
 }
 

@@ -427,6 +427,15 @@ impl PyDataset {
         ))
     }
 
+    /// Not defined. Python would take positions for frame numbers, and end without a word at the
+    /// first number that does not exist.
+    fn __reversed__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err(
+            "a Dataset is not reversed itself, because its frames have numbers and no positions: \
+             dataset[::-1] is a list of all frames from the last one on",
+        ))
+    }
+
     /// Agrees with the other ranks on which rank reads which frames of `begin ..= end` at `stride`.
     /// A bound that is left out is the dataset's own. Collective: all ranks of `comm` call it with
     /// equal arguments.

@@ -115,6 +115,8 @@ def test_errors_name_their_frames(opened):
         opened.read_many([1], on_error="ignore")
     with pytest.raises(TypeError, match="frames"):
         iter(opened)
+    with pytest.raises(TypeError, match=r"dataset\[::-1\]"):
+        reversed(opened)
 
 
 def test_by_name(opened, dataset):

@@ -8,13 +8,13 @@
 use crate::look::{now_ns, source_stat};
 use crate::tree::{Look, STATS_AT_ONCE, Tree};
 use crate::watchdog::Watchdog;
-use crate::{Backing, DirectoryNames, Rights, SourceFile, SourceStat};
+use crate::{Backing, DirectoryNames, HANGS_MAX, Rights, SourceFile, SourceStat};
 use rustix::io::Errno;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use zazen_core::{Credentials, Error, ErrorKind, RelPath, Result};
 use zazen_env::Identity;
@@ -27,6 +27,8 @@ const READ_BYTES_MAX: usize = 4 << 20;
 const LIST_DEADLINES: u32 = 6;
 /// Read buffers that are kept for reuse. A new buffer costs a page fault every 4 KiB.
 const SPARE_BUFFERS: usize = 16;
+/// Directories that one call asks for permissions.
+const ALLOWS_AT_ONCE: usize = 256;
 /// This many fast stats are worth one more thread.
 const STATS_A_THREAD: usize = 64;
 
@@ -34,6 +36,14 @@ const STATS_A_THREAD: usize = 64;
 pub struct DirectoryBacking {
     tree: Arc<Tree>,
     watchdog: Arc<Watchdog>,
+}
+
+/// Permissions of some directories, as far as they are known.
+#[derive(Default)]
+struct Told {
+    answers: Vec<Result<bool>>,
+    /// Nobody waits for more.
+    is_left: bool,
 }
 
 impl DirectoryBacking {
@@ -170,11 +180,35 @@ impl Backing for DirectoryBacking {
     }
 
     fn allows_many(&self, paths: &[RelPath], rights: Rights) -> Result<Vec<Result<bool>>> {
-        let (tree, paths) = (self.tree.clone(), paths.to_vec());
-        let what = || format!("look at directories beneath {}", self.tree.root.display());
-        self.watchdog.run_long(LIST_DEADLINES, what, move || {
-            Ok(paths.iter().map(|path| tree.allows(path, rights)).collect())
-        })
+        let mut answers = Vec::with_capacity(paths.len());
+        let mut hangs = 0;
+        while answers.len() < paths.len() && hangs < HANGS_MAX {
+            let rest = &paths[answers.len()..];
+            let group = rest[..rest.len().min(ALLOWS_AT_ONCE)].to_vec();
+            let (tree, told) = (self.tree.clone(), Arc::<Mutex<Told>>::default());
+            let what = || format!("look at directories beneath {}", self.tree.root.display());
+            let tell = told.clone();
+            let asked = self.watchdog.run(what, move || {
+                for path in &group {
+                    let answer = tree.allows(path, rights);
+                    let mut told = tell.lock().unwrap_or_else(PoisonError::into_inner);
+                    if told.is_left {
+                        break;
+                    }
+                    told.answers.push(answer);
+                }
+                Ok(())
+            });
+            let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+            told.is_left = true;
+            answers.append(&mut told.answers);
+            if let Err(error) = asked {
+                // The one that was asked last hangs; it costs a thread.
+                hangs += 1;
+                answers.push(Err(error));
+            }
+        }
+        Ok(answers)
     }
 
     fn seen_by(&self, who: &Credentials) -> Result<Arc<dyn Backing>> {
@@ -395,6 +429,70 @@ mod tests {
             assert!(split.len() <= parts.max(1) && split.iter().all(|part| !part.is_empty()));
             assert_eq!(split.into_iter().flatten().collect::<Vec<_>>(), range.collect::<Vec<_>>());
         }
+    }
+
+    /// A FUSE mount whose server never answers.
+    struct Hung {
+        at: PathBuf,
+        server: Option<std::fs::File>,
+    }
+
+    impl Hung {
+        fn mount(at: &std::path::Path) -> std::io::Result<Hung> {
+            let server = std::fs::File::options().read(true).write(true).open("/dev/fuse")?;
+            let options = format!(
+                "fd={},rootmode=40000,user_id=0,group_id=0,allow_other\0",
+                std::os::fd::AsRawFd::as_raw_fd(&server)
+            );
+            let target = std::ffi::CString::new(at.as_os_str().as_encoded_bytes())?;
+            let flags = libc::MS_NOSUID | libc::MS_NODEV;
+            let (source, kind) = (c"zazen-test".as_ptr(), c"fuse".as_ptr());
+            // SAFETY: strings that end with a zero and live during the call.
+            let status =
+                unsafe { libc::mount(source, target.as_ptr(), kind, flags, options.as_ptr().cast()) };
+            if status != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            Ok(Hung { at: at.to_owned(), server: Some(server) })
+        }
+    }
+
+    impl Drop for Hung {
+        fn drop(&mut self) {
+            let target = std::ffi::CString::new(self.at.as_os_str().as_encoded_bytes()).unwrap();
+            // SAFETY: a string that ends with a zero.
+            unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
+            // All who wait get an error now.
+            self.server = None;
+        }
+    }
+
+    #[test]
+    fn a_hung_folder_keeps_no_other_from_its_answer() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["a", "b", "c", "hung"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let _hung = match Hung::mount(&dir.path().join("hung")) {
+            Ok(hung) => hung,
+            Err(error) => {
+                println!("skipped: no FUSE mount can be made here: {error}");
+                return;
+            }
+        };
+        // Long enough for a busy machine to answer for the others.
+        let backing = DirectoryBacking::with_deadline(dir.path(), Some(Duration::from_secs(4))).unwrap();
+        let ask = |names: &[&str]| {
+            let paths: Vec<RelPath> = names.iter().map(|name| path(name)).collect();
+            let answers = backing.allows_many(&paths, Rights::READ).unwrap();
+            let told = |answer: Result<bool>| answer.map_err(|error| error.kind());
+            answers.into_iter().map(told).collect::<Vec<_>>()
+        };
+        let hangs = Err(ErrorKind::TimedOut);
+        // Each that hangs costs a thread: no more than two in one call.
+        assert_eq!(ask(&["hung/x", "a", "hung/y", "b", "c"]), [hangs, Ok(true), hangs]);
+        assert_eq!(ask(&["a", "b", "c"]), [Ok(true), Ok(true), Ok(true)]);
+        assert_eq!(ask(&[]), []);
     }
 
     #[test]

@@ -48,6 +48,9 @@ pub trait SourceFile: Send + Sync {
     }
 }
 
+/// Paths that may hang in one call for many: each costs a thread until it answers.
+pub const HANGS_MAX: usize = 2;
+
 /// A backing store. Threads share it. If the store has vanished, calls fail with `Unavailable`; if
 /// it hangs, with `TimedOut`. Either may work again later.
 pub trait Backing: Send + Sync {
@@ -67,7 +70,9 @@ pub trait Backing: Send + Sync {
     /// act for `who`, each call of the view fails.
     fn seen_by(&self, who: &Credentials) -> Result<Arc<dyn Backing>>;
 
-    /// [`Backing::allows`] for many paths at once; the answers are in the same order.
+    /// [`Backing::allows`] for many paths at once; the answers are in the same order. A path that
+    /// hangs does not keep the others from their answers, but after [`HANGS_MAX`] of them the rest
+    /// is not asked: there are fewer answers than paths.
     fn allows_many(&self, paths: &[RelPath], rights: Rights) -> Result<Vec<Result<bool>>> {
         Ok(paths.iter().map(|path| self.allows(path, rights)).collect())
     }

@@ -1,16 +1,40 @@
 //! Everything the tool prints: tables and JSON to stdout, progress and errors to stderr.
 //!
-//! Invariant: stdout carries results only, so that a script can read it; a reader that closes the
-//! pipe early (`zazen ls … | head`) ends the program quietly.
+//! Invariants: stdout carries results only, so that a script can read it; a reader that closes the
+//! pipe early (`zazen ls … | head`) ends the program quietly. Other users choose names of files and
+//! datasets: nothing in them reaches a terminal as an order, and none of them looks like a row or a
+//! line of its own.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 pub(crate) use zazen_core::byte_size::show as human_bytes;
 
-/// Writes `text` to stdout as it is.
+/// `text` without what a terminal would obey; its lines stay lines.
+fn harmless(text: &str) -> Cow<'_, str> {
+    let is_order = |character: char| character.is_control() && !matches!(character, '\n' | '\t');
+    if !text.contains(is_order) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        match is_order(character) {
+            true => shown.extend(character.escape_default()),
+            false => shown.push(character),
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// Writes `text`, which is for people, to stdout.
 pub(crate) fn print(text: &str) {
+    print_raw(&harmless(text));
+}
+
+/// Writes `text`, in which no names of others are, to stdout as it is.
+pub(crate) fn print_raw(text: &str) {
     let mut out = std::io::stdout().lock();
     if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         let quietly = error.kind() == std::io::ErrorKind::BrokenPipe;
@@ -18,15 +42,32 @@ pub(crate) fn print(text: &str) {
     }
 }
 
-/// Writes a line to stdout.
+/// Writes a line to stdout. A line feed within it is part of a name.
 pub(crate) fn line(text: impl AsRef<str>) {
-    print(&format!("{}\n", text.as_ref()));
+    print(&format!("{}\n", text.as_ref().replace('\n', "\\n")));
 }
 
 /// Writes a JSON value to stdout, indented for people where stdout is a terminal.
 pub(crate) fn json(value: &serde_json::Value) {
     let pretty = std::io::stdout().is_terminal();
-    line(if pretty { format!("{value:#}") } else { value.to_string() });
+    print_raw(&(harmless_json(if pretty { format!("{value:#}") } else { value.to_string() }) + "\n"));
+}
+
+/// JSON escapes most control characters itself. The others, which are within texts, are escaped
+/// here.
+fn harmless_json(text: String) -> String {
+    let is_left = |character: char| character.is_control() && character != '\n';
+    if !text.contains(is_left) {
+        return text;
+    }
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        match is_left(character) {
+            true => shown.push_str(&format!("\\u{:04x}", u32::from(character))),
+            false => shown.push(character),
+        }
+    }
+    shown
 }
 
 /// Writes the outcome of `name` to stdout as JSON.
@@ -42,13 +83,13 @@ pub(crate) fn json_of(name: &str, outcome: &impl serde::Serialize) -> zazen_core
 /// Writes a remark to stderr; it is not part of the result.
 pub(crate) fn note(text: impl AsRef<str>) {
     // Nothing is left to be done where even stderr is gone.
-    let _ = writeln!(std::io::stderr(), "zazen: {}", text.as_ref());
+    let _ = writeln!(std::io::stderr(), "zazen: {}", harmless(text.as_ref()));
 }
 
 /// Writes a compiler-like message to stderr as it is: editors look for its place at the line's
 /// beginning.
 pub(crate) fn diagnostic(text: impl AsRef<str>) {
-    let _ = writeln!(std::io::stderr(), "{}", text.as_ref());
+    let _ = writeln!(std::io::stderr(), "{}", harmless(text.as_ref()));
 }
 
 /// A table for people: columns as wide as their widest cell, numbers to the right.
@@ -66,7 +107,7 @@ impl Table {
     /// Adds a row of as many cells as there are columns.
     pub(crate) fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.header.len());
-        self.rows.push(cells);
+        self.rows.push(cells.iter().map(|cell| zazen_explain::shown(cell)).collect());
     }
 
     /// The table as text, each line ended; no trailing blanks.
@@ -144,6 +185,22 @@ fn progress(total: Option<u64>, what: &'static str, style: &str) -> ProgressBar 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_give_a_terminal_no_orders() {
+        let name = "a\x1b[2J\u{9b}31m\rb";
+        assert_eq!(harmless(&format!("one\t{name}\ntwo")), "one\ta\\u{1b}[2J\\u{9b}31m\\rb\ntwo");
+        assert!(matches!(harmless("plain\n"), Cow::Borrowed(_)));
+        let mut table = Table::new(&["name", ">count"]);
+        table.row(vec!["x\nforged  7".into(), "1".into()]);
+        assert_eq!(table.render().lines().count(), 2, "a line feed makes no row");
+        let value = serde_json::json!({"name": format!("{name}\u{7f}\n")});
+        for text in [format!("{value:#}"), value.to_string()] {
+            let shown = harmless_json(text);
+            assert!(!shown.contains(|c: char| c.is_control() && c != '\n'), "{shown:?}");
+            assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
+        }
+    }
 
     #[test]
     fn a_table_lines_up_and_has_no_trailing_blanks() {

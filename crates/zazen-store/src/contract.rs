@@ -709,6 +709,11 @@ fn pins_and_layouts_survive<D: Disk>(place: &DiskMaker<'_, D>) {
     let store = open(place);
     put_version(&store, "d", 1, 0, 100, Origin::Native).unwrap();
     store.set_layout(&series_in("d"), &layout).unwrap();
+    // One that takes more memory than its frames take disk is not kept.
+    let name = |number: u64| RelPath::new(&format!("some-file-{number}")).unwrap();
+    let long = zazen_core::Layout::List(Arc::new((0..10_000).map(name).collect()));
+    store.set_layout(&series_in("d"), &long).unwrap();
+    assert_eq!(store.layout(&series_in("d")).as_ref(), Some(&layout));
     store.pin(&series_in("d"), true).unwrap();
     drop(store);
     let store = open(place);

@@ -14,6 +14,7 @@ mod counters;
 mod dataset;
 mod evict;
 mod fences;
+mod layout_bytes;
 mod log;
 mod lookup;
 mod names;
@@ -35,6 +36,7 @@ mod superseded;
 mod types;
 
 pub use activity::ScanGuard;
+pub use layout_bytes::layout_bytes;
 pub use own_file::{read_root_text, write_root_text};
 pub use put::Put;
 pub use segments::PACKED_BYTES_MAX;

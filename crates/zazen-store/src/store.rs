@@ -3,6 +3,7 @@
 use crate::activity::{Activity, ScanGuard};
 use crate::counters::{Counters, count};
 use crate::dataset::{Dataset, Found, Lookup, Writer};
+use crate::layout_bytes::layout_bytes;
 use crate::open_files::OpenFiles;
 use crate::own_file::temporary;
 use crate::record::{Record, RecordOp, Storage};
@@ -70,6 +71,10 @@ pub struct Store<D: Disk> {
 
 /// Refusals for want of room are logged once in this time.
 const REFUSALS_EVERY: Duration = Duration::from_secs(60);
+/// A layout up to this size is remembered, in bytes of memory; a larger one only up to this part of
+/// what is held of the dataset.
+const LAYOUT_BYTES_MIN: u64 = 64 << 10;
+const LAYOUT_SHARE: u64 = 16;
 /// Bytes read at once by [`Store::verify`].
 const VERIFY_BYTES: usize = 1 << 20;
 /// Blocks of records that one page of entries reads.
@@ -583,10 +588,16 @@ impl<D: Disk> Store<D> {
     }
 
     /// Remembers the layout of `dataset`, across restarts; made known by whoever listed the backing
-    /// store. Without effect for a dataset without frames.
+    /// store. Without effect for a dataset without frames, and for a layout that takes more memory
+    /// than [`LAYOUT_BYTES_MIN`] and a sixteenth of what the cache holds of the dataset: whoever
+    /// may write a manifest could fill the memory with it.
     pub fn set_layout(&self, dataset: &RelPath, layout: &Layout) -> Result<()> {
         let Some(found) = self.dataset(dataset.as_str()) else { return Ok(()) };
-        if found.read_index().state.layout.as_ref() == Some(layout) {
+        let (is_known, held) = {
+            let index = found.read_index();
+            (index.state.layout.as_ref() == Some(layout), index.footprint())
+        };
+        if is_known || layout_bytes(layout) as u64 > LAYOUT_BYTES_MIN.max(held / LAYOUT_SHARE) {
             return Ok(());
         }
         let _changing = self.changing()?;

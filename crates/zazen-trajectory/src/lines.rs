@@ -1,25 +1,7 @@
-//! Counts lines of text that comes in pieces.
+//! Lines of text that comes in pieces.
 
-/// The longest line that is looked at as a whole.
-pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
-/// The longest line that is skipped.
-pub(crate) const SKIPPED_BYTES_MAX: usize = 1 << 20;
-
-/// Skips up to `lines` lines of `bytes`: (bytes taken, lines taken). All bytes are taken if the
-/// lines do not end in them.
-pub(crate) fn skip(bytes: &[u8], lines: u64) -> (usize, u64) {
-    if lines == 0 {
-        return (0, 0);
-    }
-    let mut skipped = 0;
-    for at in memchr::memchr_iter(b'\n', bytes) {
-        skipped += 1;
-        if skipped == lines {
-            return (at + 1, skipped);
-        }
-    }
-    (bytes.len(), skipped)
-}
+/// The longest line.
+const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// The first line of `bytes`, without its end, and its length with the end. `None`: it does not end
 /// here.
@@ -28,9 +10,40 @@ pub(crate) fn first(bytes: &[u8]) -> Option<(&[u8], usize)> {
     Some((bytes[..end].trim_ascii(), end + 1))
 }
 
+/// Refuses the beginning of a line that is too long to be one.
+pub(crate) fn check_open(beginning: &[u8]) -> Result<(), String> {
+    match beginning.len() < LINE_BYTES_MAX {
+        true => Ok(()),
+        false => Err("it has a line that is longer than 1 MiB".to_owned()),
+    }
+}
+
 /// The number that a line holds and nothing else.
 pub(crate) fn number(line: &[u8]) -> Option<u64> {
     std::str::from_utf8(line).ok()?.trim().parse().ok()
+}
+
+/// How many fields of a line are numbers.
+pub(crate) fn numbers(line: &[u8]) -> usize {
+    fields(line).filter(|field| is_number(field)).count()
+}
+
+/// How many fields a line has, if all of them are numbers.
+pub(crate) fn numbers_alone(line: &[u8]) -> Option<usize> {
+    fields(line).all(is_number).then(|| fields(line).count())
+}
+
+fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty())
+}
+
+/// Whether a field is a number as C or Fortran writes it; NaN and infinities are.
+fn is_number(field: &[u8]) -> bool {
+    let digits = field.strip_prefix(b"-").or_else(|| field.strip_prefix(b"+")).unwrap_or(field);
+    let is_named = [&b"nan"[..], b"inf", b"infinity"].iter().any(|name| digits.eq_ignore_ascii_case(name));
+    let is_digits = digits.iter().any(u8::is_ascii_digit)
+        && digits.iter().all(|byte| byte.is_ascii_digit() || b"+-.eEdD".contains(byte));
+    is_named || is_digits
 }
 
 /// A line for people: its beginning, without what terminals could misread.

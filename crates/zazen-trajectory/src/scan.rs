@@ -140,7 +140,7 @@ impl Scanner {
         };
         match head {
             Some(Ok(head)) => self.frame(head, size),
-            Some(Err(why)) => Err(self.damaged(why)),
+            Some(Err(why)) => Err(self.damaged(self.behind(why))),
             None if self.position + bytes.len() as u64 >= size => {
                 Err(self.unfinished(format!("the file ends at byte {size}, within the frame's header")))
             }
@@ -263,6 +263,16 @@ impl Scanner {
                 Err(self.unfinished(format!("the file says it has {count} frames and ends at byte {size}")))
             }
             _ => Ok(Step::End),
+        }
+    }
+
+    /// What is wrong with the header of a frame. The frame before it is then suspect, too: a
+    /// program that ended within it, and was started again, leaves less of it than its own header
+    /// says.
+    fn behind(&self, why: String) -> String {
+        match self.frames {
+            0 => why,
+            _ => format!("{why}; the frame before it may be damaged, too"),
         }
     }
 

@@ -7,6 +7,14 @@
 use crate::lines;
 use zazen_core::trajectory::Format;
 
+/// What a line that begins an item of a LAMMPS dump begins with.
+const ITEM: &[u8] = b"ITEM:";
+/// An atom's line of a GRO file is at least as long: names, numbers and a position, in columns.
+const GRO_ATOM_BYTES: usize = 44;
+/// An atom's line of an XYZ file that is shorter is looked at, because it could be the next frame's
+/// number of atoms. To look at all lines would take longer than to read them.
+const XYZ_SHORT_BYTES: usize = 24;
+
 /// Where a parser is within a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LineKind {
@@ -14,20 +22,20 @@ enum LineKind {
     Begin,
     /// At the line that tells the number of atoms.
     Count,
-    /// So many lines still to skip; then the frame ends.
+    /// XYZ: at the line that may say anything.
+    Comment(u64),
+    /// So many lines are left of the frame.
     Rest(u64),
     /// LAMMPS: at a line that may begin an item.
     Item,
 }
 
-/// A parser of one frame after the other.
+/// A parser of one frame after the other. It sees each line as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Text {
     format: Format,
     place: LineKind,
     pub(crate) n_atoms: u64,
-    /// Bytes that were skipped of a line whose end was not met yet.
-    line_bytes: usize,
 }
 
 /// What came of some bytes.
@@ -40,39 +48,66 @@ pub(crate) enum Taken {
 
 impl Text {
     pub(crate) fn new(format: Format) -> Text {
-        Text { format, place: LineKind::Begin, n_atoms: 0, line_bytes: 0 }
+        Text { format, place: LineKind::Begin, n_atoms: 0 }
     }
 
     /// Goes on with the bytes that follow those dealt with. An error is about the whole frame.
     pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<Taken, String> {
         if let LineKind::Rest(lines) = self.place {
-            let (taken, skipped) = lines::skip(bytes, lines);
-            self.place = LineKind::Rest(lines - skipped);
-            if skipped == lines {
-                (self.place, self.line_bytes) = (LineKind::Begin, 0);
-                return Ok(Taken::End(taken));
-            }
-            // The hole of a sparse file is one endless line.
-            let open = memchr::memrchr(b'\n', bytes).map_or(self.line_bytes + taken, |at| taken - at - 1);
-            self.line_bytes = open;
-            if open > lines::SKIPPED_BYTES_MAX {
-                return Err("it has a line that is longer than 1 MiB".to_owned());
-            }
-            return Ok(Taken::Bytes(taken));
+            return self.rest(bytes, lines);
         }
         let Some((line, length)) = lines::first(bytes) else {
-            return match bytes.len() > lines::LINE_BYTES_MAX {
-                true => Err("a line of its header is longer than 64 KiB".to_owned()),
-                false => Ok(Taken::Bytes(0)),
-            };
+            lines::check_open(bytes)?;
+            return Ok(Taken::Bytes(0));
         };
         self.place = match (self.format, self.place) {
-            (Format::Xyz, _) => LineKind::Rest(1 + self.count(line)?),
+            (_, LineKind::Comment(atoms)) => LineKind::Rest(atoms),
+            (Format::Xyz, _) => LineKind::Comment(self.count(line)?),
             (Format::Gro, LineKind::Count) => LineKind::Rest(1 + self.count(line)?),
             (Format::Gro, _) => LineKind::Count,
             (_, place) => self.item(line, place)?,
         };
         Ok(Taken::Bytes(length))
+    }
+
+    /// At `lines` lines, the last of which ends the frame.
+    fn rest(&mut self, bytes: &[u8], lines: u64) -> Result<Taken, String> {
+        let (mut taken, mut left) = (0, lines);
+        for end in memchr::memchr_iter(b'\n', bytes) {
+            left -= 1;
+            self.check_line(&bytes[taken..end], left == 0)?;
+            taken = end + 1;
+            if left == 0 {
+                self.place = LineKind::Begin;
+                return Ok(Taken::End(taken));
+            }
+        }
+        // The hole of a sparse file is one endless line.
+        lines::check_open(&bytes[taken..])?;
+        self.place = LineKind::Rest(left);
+        Ok(Taken::Bytes(taken))
+    }
+
+    /// Refuses a line that cannot be one of an atom, or, as the last one of a GRO frame, its box.
+    ///
+    /// A program that ended within a frame and was started again leaves fewer lines than the frame
+    /// says. Counted alone, the lines of the next frame would make up for them.
+    fn check_line(&self, line: &[u8], is_last: bool) -> Result<(), String> {
+        let is_good = match self.format {
+            Format::Gro if is_last => matches!(lines::numbers_alone(line), Some(0 | 3..)),
+            Format::Gro => line.len() >= GRO_ATOM_BYTES || lines::numbers_alone(line).is_none(),
+            // Comments of extended XYZ have numbers, too: Lattice="9 0 0 …".
+            Format::Xyz if memchr::memchr(b'=', line).is_some() => false,
+            Format::Xyz => line.len() >= XYZ_SHORT_BYTES && !is_last || lines::numbers(line) >= 3,
+            _ => !line.starts_with(ITEM),
+        };
+        match is_good {
+            true => Ok(()),
+            false => Err(format!(
+                "it has other lines than its number of atoms says: {} is none of an atom",
+                lines::shown(line)
+            )),
+        }
     }
 
     fn count(&mut self, line: &[u8]) -> Result<u64, String> {

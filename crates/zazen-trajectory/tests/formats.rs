@@ -113,6 +113,44 @@ fn atoms_that_change_are_told() {
     }
 }
 
+/// A program that ended within a frame and went on with the next one.
+#[test]
+fn a_frame_that_lost_lines_is_no_frame() {
+    for format in [Format::Xyz, Format::Gro, Format::Lammps] {
+        let sample = common::text(format, 5, 4);
+        let (begin, length) = (sample.frames[1].0 as usize, sample.frames[1].1 as usize);
+        let lines: Vec<&[u8]> =
+            sample.bytes[begin..begin + length].split_inclusive(|byte| *byte == b'\n').collect();
+        let first = lines.len() - 5 - usize::from(format == Format::Gro);
+        for from in first..first + 5 {
+            for to in from + 1..=first + 5 {
+                let kept: Vec<u8> = [&lines[..from], &lines[to..]].concat().concat();
+                let bytes = [&sample.bytes[..begin], &kept, &sample.bytes[begin + length..]].concat();
+                for look in [1, 17, 1 << 20] {
+                    let found = scan(format, &bytes, look);
+                    assert_eq!(found.frames, sample.frames[..1], "{format}: without {from}..{to}");
+                    let trouble = found.trouble.unwrap();
+                    assert!(trouble.offset == begin as u64 && !trouble.unfinished, "{format}: {trouble:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Lines as programs write them, which must not be refused.
+#[test]
+fn odd_lines_of_atoms_are_good() {
+    let xyz = "2\n\nC 0 0 0\nFe2 -1.5E+01 1.0D-3 nan 7 8 9\n\
+               2\nLattice=\"1 0 0 0 1 0 0 0 1\" a=b\n1 2 3\n   8\t1. 2. -.5 # note\n";
+    let gro = "x\n2\n    1SOL     OW    1   0.0   0.0   0.0\n    1SOL    HW1    2   0.0   0.0   0.0\n\n\
+               x\n2\n    1SOL     OW    1   0.0   0.0   0.0\n    1SOL    HW1    2   0.0   0.0   0.0\n\
+               1 1 1 0 0 0 0 0 -0.5\n";
+    for (format, text) in [(Format::Xyz, xyz), (Format::Gro, gro)] {
+        let found = scan(format, text.as_bytes(), 64);
+        assert_eq!((found.frames.len(), found.trouble), (2, None), "{format}");
+    }
+}
+
 #[test]
 fn lengths_of_terabytes_allocate_nothing() {
     // A frame that says that it has 2^45 bytes, in a file that seems to be as large.

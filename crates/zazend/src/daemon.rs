@@ -33,6 +33,7 @@ use zazen_call::{ClusterKey, Server, ServerLimits};
 use zazen_core::byte_size::show;
 use zazen_core::limits::{NEXT_TURN_SUFFIX, OWN_DIR, TURN_SUFFIX};
 use zazen_core::{Error, ErrorKind, RelPath, Result};
+use zazen_env::ownership::Trust;
 use zazen_env::{Disk, RealDisk, Seldom, WatchedDisk, identity, is_trouble};
 use zazen_namespace_node::{NamespaceNode, NamespaceService, Told};
 use zazen_plugins::Plugins;
@@ -369,12 +370,19 @@ fn make_socket_folder(socket: &Path) -> Result<()> {
             ),
         ));
     }
-    if meta.mode() & 0o002 != 0 && meta.mode() & 0o1000 == 0 {
+    let own_gid = Trust::of_this_process().gid;
+    let group_writes = meta.mode() & 0o020 != 0 && meta.gid() != own_gid;
+    let everybody_writes = meta.mode() & 0o002 != 0;
+    if (everybody_writes || group_writes) && meta.mode() & 0o1000 == 0 {
+        let who = match everybody_writes {
+            true => "everybody".to_owned(),
+            false => format!("group {}", meta.gid()),
+        };
         return Err(Error::new(
             ErrorKind::Config,
             format!(
-                "everybody can write to the socket's folder {} (mode {:03o}) and could replace the socket; \
-                 run `chmod o-w` on it, or choose another --socket",
+                "{who} can write to the socket's folder {} (mode {:03o}) and could replace the socket; \
+                 run `chmod go-w` on it, or choose another --socket",
                 folder.display(),
                 meta.mode() & 0o777
             ),

@@ -16,27 +16,26 @@ use zazen_frames::home::GIVEN_BYTES_MAX;
 use zazen_frames::stale::Held;
 use zazen_store::CachedFrame;
 
-/// Where a copy's bytes may come from.
+/// Where a copy's bytes may come from, and for how long somebody waits for them.
 #[derive(Clone, Copy)]
-pub enum Whence<'a> {
-    /// From another node, or from the backing store.
-    Any,
-    /// From the backing store alone: another node asks, until `stops` says that it waits no more.
-    Store {
-        /// Asked before each part of the frame.
-        stops: &'a dyn Fn() -> bool,
-    },
+pub struct Whence<'a> {
+    /// They may come from another node. Otherwise the backing store alone is read: it is another
+    /// node that asks.
+    pub peers: bool,
+    /// Whether nobody waits any more. Asked before each part of the frame, so that a long copy ends
+    /// with its reader.
+    pub stops: &'a dyn Fn() -> bool,
 }
 
 impl Whence<'_> {
     fn stops(&self) -> bool {
-        matches!(self, Whence::Store { stops } if stops())
+        (self.stops)()
     }
 }
 
 /// Why a copy was given up.
 pub fn nobody_waits() -> Error {
-    Error::new(ErrorKind::ShuttingDown, "the daemon that asked waits no more, or this one is stopping")
+    Error::new(ErrorKind::ShuttingDown, "nobody waits for the frame any more, or the daemon is stopping")
 }
 
 /// Brings frame `number` of `opened`, whose source is `source`, into the cache, or joins a fetch of
@@ -147,7 +146,7 @@ fn copy_frame(
         file,
         put: None,
         buffer: vec![],
-        ask_peers: matches!(whence, Whence::Any),
+        ask_peers: whence.peers,
         whence,
         given: None,
     };

@@ -65,13 +65,25 @@ impl GuardedBacking {
     }
 
     fn guarded<T>(&self, path: &RelPath, call: impl FnOnce(&dyn Backing) -> Result<T>) -> Result<T> {
-        let describe = || self.describe();
-        for action in self.memory.step(Event::Ask { path }, describe) {
+        self.may_ask(path)?;
+        let result = call(&*self.inner);
+        self.note(path, &result);
+        result
+    }
+
+    /// Fails while `path` is known not to answer.
+    fn may_ask(&self, path: &RelPath) -> Result<()> {
+        for action in self.memory.step(Event::Ask { path }, || self.describe()) {
             if let Action::Refuse { kind, message } = action {
                 return Err(Error::new(kind, message));
             }
         }
-        let result = call(&*self.inner);
+        Ok(())
+    }
+
+    /// Remembers what came of asking for `path`.
+    fn note<T>(&self, path: &RelPath, result: &Result<T>) {
+        let describe = || self.describe();
         match result.as_ref().err().filter(|error| is_outage(error)) {
             None => drop(self.memory.step(Event::Answered { path }, describe)),
             Some(error) => {
@@ -82,7 +94,6 @@ impl GuardedBacking {
                 }
             }
         }
-        result
     }
 
     /// Lists a directory. A large one waits for its user's turn.
@@ -167,7 +178,23 @@ impl Backing for GuardedBacking {
         self.guarded(path, |inner| inner.allows(path, rights))
     }
     fn allows_many(&self, paths: &[RelPath], rights: Rights) -> Result<Vec<Result<bool>>> {
-        self.guarded(&RelPath::default(), |inner| inner.allows_many(paths, rights))
+        // One folder that hangs says nothing about the others, and is not asked again at once.
+        let mut answers: Vec<Result<bool>> =
+            paths.iter().map(|path| self.may_ask(path).map(|()| false)).collect();
+        let is_asked = |at: &usize| answers[*at].is_ok();
+        let asked: Vec<usize> = (0..paths.len()).filter(is_asked).collect();
+        let of_asked: Vec<RelPath> = asked.iter().map(|at| paths[*at].clone()).collect();
+        let told = self.inner.allows_many(&of_asked, rights)?;
+        let not_asked = asked.get(told.len()..).unwrap_or_default();
+        for at in not_asked {
+            let what = format!("{} of {}: others hang, so it was not asked", paths[*at], self.describe());
+            answers[*at] = Err(Error::new(ErrorKind::Unavailable, what));
+        }
+        for (at, answer) in asked.iter().zip(told) {
+            self.note(&paths[*at], &answer);
+            answers[*at] = answer;
+        }
+        Ok(answers)
     }
     fn seen_by(&self, who: &Credentials) -> Result<Arc<dyn Backing>> {
         Ok(Arc::new(self.view(who)?))

@@ -45,6 +45,7 @@ pub mod shares;
 pub mod signals;
 mod spans;
 pub mod status;
+pub mod told_files;
 pub mod user_room;
 pub mod viewer;
 

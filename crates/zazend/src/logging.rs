@@ -1,5 +1,9 @@
 //! The daemon's log: lines on standard error, filtered by the setting `log`.
+//!
+//! Invariant: only the daemon begins a line. Messages name files and datasets, and users choose
+//! those names: a line feed in a message begins a line with blanks in front.
 
+use std::io::Write;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -18,7 +22,7 @@ impl LogLevel {
         let filter = filter.unwrap_or_else(|_| Targets::new().with_default(tracing::Level::INFO));
         let (filter, handle) = reload::Layer::new(filter);
         let lines = tracing_subscriber::fmt::layer()
-            .with_writer(std::io::stderr)
+            .with_writer(|| Lines)
             .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
             .with_target(false);
         tracing_subscriber::registry().with(filter).with(lines).init();
@@ -36,6 +40,38 @@ impl LogLevel {
         // It fails only where no log was begun.
         let _ = self.0.reload(filter.0);
     }
+}
+
+/// Standard error, which gets each message of the log in one piece.
+struct Lines;
+
+impl Write for Lines {
+    fn write(&mut self, message: &[u8]) -> std::io::Result<usize> {
+        std::io::stderr().write_all(&one_line(message))?;
+        Ok(message.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        std::io::stderr().flush()
+    }
+}
+
+/// A message whose further lines cannot be taken for the daemon's.
+fn one_line(message: &[u8]) -> Vec<u8> {
+    let (text, end) = match message.split_last() {
+        Some((b'\n', text)) => (text, &b"\n"[..]),
+        _ => (message, &b""[..]),
+    };
+    let mut shown = Vec::with_capacity(message.len());
+    for byte in text {
+        match byte {
+            b'\n' => shown.extend_from_slice(b"\n    "),
+            b'\r' => shown.extend_from_slice(b"\\r"),
+            other => shown.push(*other),
+        }
+    }
+    shown.extend_from_slice(end);
+    shown
 }
 
 /// A setting `log` that is one.
@@ -60,6 +96,14 @@ fn with_errors(filter: Targets) -> Targets {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_daemon_begins_a_line() {
+        let message = b"INFO dataset x\r\nERROR forged is away\n";
+        assert_eq!(one_line(message), b"INFO dataset x\\r\n    ERROR forged is away\n");
+        assert_eq!(one_line(b"plain\n"), b"plain\n");
+        assert_eq!((one_line(b""), one_line(b"\n")), (Vec::new(), b"\n".to_vec()));
+    }
 
     #[test]
     fn errors_of_all_crates_are_logged_unless_the_setting_says_off() {

@@ -9,7 +9,7 @@ use zazend::config::{Args, Config, DEFAULT_LOG, check_budget};
 use zazend::logging::LogLevel;
 use zazend::reload::Reloader;
 use zazend::signals::StopSignals;
-use zazend::{Daemon, check};
+use zazend::{Daemon, check, told_files};
 
 fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|flag| flag == zazen_plugins::WORKER_FLAG) {
@@ -51,9 +51,7 @@ fn run(args: Args, log: LogLevel) -> Result<()> {
         told.map_err(|error| Error::io(format!("tell readiness to --ready-fd {fd}"), error))?;
     }
     if let Some(path) = ready_file {
-        // Written aside and renamed: whoever waits for the file never sees half of it.
-        let fresh = path.with_extension("new");
-        let told = std::fs::write(&fresh, &ready).and_then(|()| std::fs::rename(&fresh, &path));
+        let told = told_files::put(&path, ready.as_bytes(), 0o644);
         told.map_err(|error| Error::io(format!("write --ready-file {}", path.display()), error))?;
     }
     let signal = signals.wait();

@@ -1,9 +1,9 @@
 //! The misses of one scan, fetched in the background: `zazen_frames::misses` decides what is begun
 //! when, threads of this file do it.
 //!
-//! Invariants: the threads end with the scan. Each source is opened once, with its user's rights,
-//! and that descriptor serves for all that follows: what was checked is what is copied or handed
-//! out.
+//! Invariants: the threads end with the scan; so does a long copy, at its next part. Each source is
+//! opened once, with its user's rights, and that descriptor serves for all that follows: what was
+//! checked is what is copied or handed out.
 
 use crate::clock::{left_until, now_ns};
 use crate::fetch::{self, Whence, read_inline};
@@ -13,8 +13,9 @@ use crate::node::Node;
 use crate::notes::Notes;
 use crate::opened::OpenedDataset;
 use crate::shares::Share;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use zazen_backing::SourceFile;
 use zazen_call::Caller;
 use zazen_core::{Error, ErrorKind, Result, RunSet, Source};
@@ -22,6 +23,9 @@ use zazen_frames::absence::Absence;
 use zazen_frames::copy::check_inline;
 use zazen_frames::misses::{self, Action, Event, Take, Wanted};
 use zazen_frames::scan::Proof;
+
+/// How often a caller that waits for a frame is looked after.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// A miss that was dealt with.
 pub type Brought = misses::Brought<Arrived>;
@@ -60,6 +64,8 @@ struct Shared {
     neighbours: Arc<Neighbours>,
     state: Mutex<misses::Misses<Arrived>>,
     changed: Condvar,
+    /// The scan has ended.
+    ended: AtomicBool,
 }
 
 type State<'a> = MutexGuard<'a, misses::Misses<Arrived>>;
@@ -85,6 +91,7 @@ impl Misses {
             neighbours: node.neighbours.of(opened),
             state,
             changed: Condvar::new(),
+            ended: AtomicBool::new(false),
         });
         shared.step(&mut shared.state(), Event::Begin);
         Misses { shared }
@@ -96,8 +103,8 @@ impl Misses {
     }
 
     /// The next frames dealt with, at most `frames_max`; waits for the first. Empty when all have
-    /// come out.
-    pub fn take(&self, frames_max: usize) -> Vec<Brought> {
+    /// come out, or when `is_left` says that nobody waits for them any more.
+    pub fn take(&self, frames_max: usize, is_left: &dyn Fn() -> bool) -> Vec<Brought> {
         let mut state = self.shared.state();
         loop {
             match state.take(frames_max) {
@@ -107,7 +114,12 @@ impl Misses {
                 }
                 Take::End => return Vec::new(),
                 Take::Wait => {
-                    state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    let waited = self.shared.changed.wait_timeout(state, LOOK);
+                    let (after, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+                    if timeout.timed_out() && is_left() {
+                        return Vec::new();
+                    }
+                    state = after;
                 }
             }
         }
@@ -121,6 +133,7 @@ impl Misses {
 
 impl Drop for Misses {
     fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::Relaxed);
         self.shared.step(&mut self.shared.state(), Event::Close);
     }
 }
@@ -279,7 +292,9 @@ fn bring(shared: &Shared, wanted: Wanted) -> Result<Way> {
         return without_room(opened, source, number, file);
     }
     let began = Instant::now();
-    let outcome = fetch::fetch(&node, opened, &source, number, origin, &mut file, Whence::Any)?;
+    let ended = || shared.ended.load(Ordering::Relaxed);
+    let whence = Whence { peers: true, stops: &ended };
+    let outcome = fetch::fetch(&node, opened, &source, number, origin, &mut file, whence)?;
     shared.notes.came(matches!(outcome, Outcome::Given(_)), began.elapsed());
     match outcome {
         Outcome::Stored(_) | Outcome::Given(_) | Outcome::Present => {

@@ -3,6 +3,7 @@
 use crate::backing_roots::Located;
 use crate::guarded_backing::{GuardedBacking, is_outage};
 use crate::node_store::NodeStore;
+use crate::shares::LAYOUT_BYTES_OF_A_SHARE;
 use crate::viewer::Viewer;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use zazen_backing::trajectory::{Confirmed, Finder};
 use zazen_backing::{Backing, Rights, SourceFile};
 use zazen_core::{Error, ErrorKind, FrameNo, Layout, RelPath, Result, Series, Source, Validator};
 
-/// If no layout was found, the next search begins after this time.
+/// If no layout was found, or the search failed, the next search begins after this time.
 const LAYOUT_HOLD_OFF: Duration = Duration::from_secs(1);
 /// How long an answer about a directory's permission counts.
 pub const LEASE: Duration = Duration::from_nanos(zazen_frames::scan::LEASE_NS);
@@ -42,8 +43,16 @@ struct KnownLayout {
     /// The cache's name for the series.
     series: RelPath,
     looked: Option<Instant>,
+    /// Why the last search failed: each frame of a scan asks, and a search may list a directory.
+    failed: Option<(ErrorKind, String)>,
     /// Frames in the cache are meant, whatever the backing store says.
     only_cached: bool,
+}
+
+impl KnownLayout {
+    fn unknown(series: RelPath) -> KnownLayout {
+        KnownLayout { layout: None, told: false, series, looked: None, failed: None, only_cached: false }
+    }
 }
 
 impl OpenedDataset {
@@ -52,7 +61,7 @@ impl OpenedDataset {
     pub fn new(at: Located, pattern: Option<String>, viewer: Viewer, stops: Stops) -> Result<OpenedDataset> {
         let view = at.root.seen_by(&viewer)?;
         let series = at.dataset.clone();
-        let known = KnownLayout { layout: None, told: false, series, looked: None, only_cached: false };
+        let known = KnownLayout::unknown(series);
         let (layout, allowed) = (Mutex::new(known), Mutex::default());
         let confirmed = Confirmed::default();
         Ok(OpenedDataset { at, pattern, viewer, view, layout, allowed, confirmed, stops })
@@ -62,7 +71,7 @@ impl OpenedDataset {
     /// alone.
     pub fn mean_cached(&self, series: RelPath, layout: Option<Layout>) {
         let layout = layout.map(Arc::new);
-        *self.known() = KnownLayout { layout, told: false, series, looked: None, only_cached: true };
+        *self.known() = KnownLayout { layout, only_cached: true, ..KnownLayout::unknown(series) };
     }
 
     fn known(&self) -> MutexGuard<'_, KnownLayout> {
@@ -224,6 +233,11 @@ impl OpenedDataset {
         self.known().layout.as_deref().cloned()
     }
 
+    /// The memory that the layout takes, about.
+    pub fn layout_bytes(&self) -> usize {
+        self.known().layout.as_deref().map_or(0, zazen_store::layout_bytes)
+    }
+
     /// Whether the layout is known already.
     pub fn has_layout(&self) -> bool {
         self.known().layout.is_some()
@@ -255,11 +269,24 @@ impl OpenedDataset {
         let unknown = known.layout.is_none() && !known.only_cached;
         if unknown && known.looked.is_none_or(|at| at.elapsed() > LAYOUT_HOLD_OFF) {
             let (finder, pattern) = (self.finder(), self.pattern.as_deref());
-            let found = zazen_backing::dataset::layout(finder, self.backing(), &self.at.beneath, pattern)?;
+            let found = zazen_backing::dataset::layout(finder, self.backing(), &self.at.beneath, pattern);
             known.looked = Some(Instant::now());
-            found.into_iter().for_each(|layout| self.put_layout(&mut known, layout, true));
+            known.failed = None;
+            // Its share of memory was taken when it was opened.
+            let fits = |layout: &Layout| zazen_store::layout_bytes(layout) <= LAYOUT_BYTES_OF_A_SHARE;
+            match found {
+                Ok(Some(layout)) if !fits(&layout) => {
+                    let why = "its list of frames came after it was opened, and is long; open it again";
+                    known.failed = Some((ErrorKind::Busy, format!("dataset {}: {why}", self.spelled())));
+                }
+                Ok(found) => found.into_iter().for_each(|layout| self.put_layout(&mut known, layout, true)),
+                Err(error) => known.failed = Some((error.kind(), error.to_string())),
+            }
         }
-        Ok(known.layout.clone())
+        match &known.failed {
+            Some((kind, why)) if unknown => Err(Error::new(*kind, why.clone())),
+            _ => Ok(known.layout.clone()),
+        }
     }
 
     /// Where its layout is looked for.

@@ -21,7 +21,7 @@ use crate::notes::Notes;
 use crate::opened::OpenedDataset;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use zazen_call::{Caller, Reply, may_say};
+use zazen_call::{Caller, Line, Reply, may_say};
 use zazen_core::limits::{BATCH_FRAMES_MAX, FDS_PER_MESSAGE_MAX, READ_MANY_FRAMES_MAX, READ_MANY_SENT_MAX};
 use zazen_core::{Credentials, Error, ErrorKind, Origin, RelPath, Result, RunSet};
 use zazen_frames::absence::Absence;
@@ -126,15 +126,16 @@ impl Scan {
         (scan, count)
     }
 
-    /// The next batch. Empty exactly when everything has been handed out.
-    pub fn next(&self, node: &Arc<Node>, ask: &ScanNext) -> Result<Reply> {
+    /// The next batch. Empty exactly when everything has been handed out, or when the caller, at
+    /// the other end of `line`, is gone.
+    pub fn next(&self, node: &Arc<Node>, ask: &ScanNext, line: &Line) -> Result<Reply> {
         let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
         let frames_max = usize::from(ask.frames_max).clamp(1, BATCH_FRAMES_MAX);
         let mut batch = Batch::new(self.privileged);
         // Users who get copies of packed frames get them in answers of a bounded length.
         let bytes = if self.privileged { ask.bytes_max } else { ask.bytes_max.min(COPIED_BYTES_MAX) };
         let room = Room { frames: frames_max, bytes, files: FDS_PER_MESSAGE_MAX };
-        self.fill(node, &mut cursor, &room, ask.bytes_max, &mut batch);
+        self.fill(node, &mut cursor, &room, (ask.bytes_max, line), &mut batch);
         if !batch.is_empty() {
             self.guard.goes_on();
         }
@@ -142,8 +143,8 @@ impl Scan {
     }
 
     /// The whole scan, of `frames` frames, in one reply, as far as it fits: for a call of random
-    /// access. Empty exactly when everything has been handed out.
-    pub fn all(&self, node: &Arc<Node>, frames: u64, bytes_max: u64) -> Reply {
+    /// access. Empty exactly when everything has been handed out, or when the caller is gone.
+    pub fn all(&self, node: &Arc<Node>, frames: u64, bytes_max: u64, line: &Line) -> Reply {
         let begun = Instant::now();
         let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
         let mut batch = match frames <= FEW_FRAMES {
@@ -154,7 +155,7 @@ impl Scan {
             if !batch.is_empty() && begun.elapsed() > READ_MANY_PATIENCE {
                 break;
             }
-            if !self.fill(node, &mut cursor, &room, bytes_max, &mut batch) {
+            if !self.fill(node, &mut cursor, &room, (bytes_max, line), &mut batch) {
                 break;
             }
         }
@@ -167,7 +168,7 @@ impl Scan {
         node: &Arc<Node>,
         cursor: &mut Cursor,
         room: &Room,
-        bytes_max: u64,
+        (bytes_max, line): (u64, &Line),
         batch: &mut Batch,
     ) -> bool {
         let before = batch.frames();
@@ -207,7 +208,7 @@ impl Scan {
                     }
                     Action::Want(wanted) => self.want(wanted),
                     Action::Take { frames_max } => {
-                        let brought = self.misses.take(frames_max);
+                        let brought = self.misses.take(frames_max, &|| line.is_cut());
                         let any = !brought.is_empty();
                         self.hand_out_brought(node, brought, bytes_max, batch);
                         answer = Some(Event::Took { any, added: batch.frames() > before });

@@ -2,10 +2,14 @@
 
 use crate::node::Node;
 use std::sync::Arc;
+use std::time::Duration;
 use zazen_call::{Call, Caller, Reply, Service};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_wire::control::{BALLAST_BYTES_MAX, Examine, NodeInfo, control_fn};
 use zazen_wire::{Message, service};
+
+/// How long a STATUS waits for its user's other heavy calls: people and monitors wait for it.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The control service of a node.
 pub struct ControlService {
@@ -53,7 +57,12 @@ impl Service for ControlService {
     fn call(&self, caller: &Caller, call: Call<'_>) -> Result<Reply> {
         let payload = match call.function {
             control_fn::HELLO => self.info().encode(),
-            control_fn::STATUS => crate::status::status(&self.node, caller).to_string().into_bytes(),
+            control_fn::STATUS => {
+                // It asks of each cached dataset whether the caller may list it.
+                let stops = || self.node.is_draining() || call.line.is_cut();
+                let _share = self.node.shares.heavy.wait(caller, PATIENCE, stops)?;
+                crate::status::status(&self.node, caller).to_string().into_bytes()
+            }
             control_fn::DUMP if self.node.is_operator(caller) => crate::status::dump(&self.node).into_bytes(),
             control_fn::DUMP => {
                 return Err(Error::new(

@@ -26,8 +26,9 @@ pub struct Session {
 }
 
 impl Session {
-    /// Keeps an opened dataset; the same path and pattern again take the same handle.
-    /// `share` is asked for where it is a new one.
+    /// Keeps an opened dataset; the same path and pattern again take the same handle. `share` is
+    /// asked for once the share of an earlier one is given back. If there is none, the handle is
+    /// not open any more.
     pub fn keep_opened(
         &mut self,
         path: &str,
@@ -35,10 +36,11 @@ impl Session {
         share: impl FnOnce() -> Result<Share>,
     ) -> Result<u32> {
         let key = (path.to_owned(), opened.pattern.clone());
-        if let Some(handle) = self.by_path.get(&key).copied()
-            && let Some((known, _)) = self.opened.get_mut(&handle)
+        if let Some(handle) = self.by_path.remove(&key)
+            && self.opened.remove(&handle).is_some()
         {
-            *known = opened;
+            self.opened.insert(handle, (opened, share()?));
+            self.by_path.insert(key, handle);
             return Ok(handle);
         }
         if self.opened.len() >= OPENED_MAX {

@@ -11,6 +11,8 @@ use zazen_call::Caller;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_frames::shares;
 
+/// Memory of an open dataset's layout that counts as one more open dataset: a GiB for each user.
+pub(crate) const LAYOUT_BYTES_OF_A_SHARE: usize = 64 << 10;
 /// How often a waiting call looks whether it should still wait.
 const LOOK: Duration = Duration::from_millis(100);
 

@@ -57,7 +57,8 @@ fn write_dump(node: &Node) {
     let text = crate::status::dump(node);
     match &node.config().dump_file {
         None => tracing::info!("state as asked for by SIGUSR1:\n{text}"),
-        Some(path) => match std::fs::write(path, text) {
+        // It names everybody's files.
+        Some(path) => match crate::told_files::put(path, text.as_bytes(), 0o600) {
             Ok(()) => tracing::info!("state written to {}", path.display()),
             Err(error) => {
                 tracing::warn!("state not written to {}: {error}; check --dump-file", path.display())

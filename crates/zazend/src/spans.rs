@@ -38,7 +38,7 @@ impl Spans {
         let safe: String =
             node.chars().map(|letter| if letter == '/' || letter == '\0' { '_' } else { letter }).collect();
         let path = folder.join(format!("{safe}{SUFFIX}"));
-        let file = File::options().create(true).append(true).open(&path);
+        let file = crate::told_files::add_to(&path);
         let file = file.map_err(|error| Error::io(format!("spans {}", path.display()), error))?;
         let held = Held { file, lines: String::new(), written: Instant::now(), has_failed: false };
         Ok(Arc::new(Spans { node: node.to_owned(), held: Mutex::new(held) }))

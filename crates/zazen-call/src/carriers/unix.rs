@@ -6,7 +6,7 @@
 //! one never is.
 
 use crate::belief::{DAEMON_UID_VARIABLE, believes};
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -99,11 +99,29 @@ pub(crate) fn listen(path: &Path) -> Result<(OwnedFd, SocketFile)> {
         bound => bound.map_err(context)?,
     }
     // Before listen(), so that nobody connects while the umask decides the mode.
-    rustix::fs::chmodat(&folder, name, Mode::from_raw_mode(0o666), AtFlags::empty()).map_err(context)?;
+    let stat = open_to_all(&folder, name, path)?;
     rustix::net::listen(&socket, BACKLOG).map_err(context)?;
-    let stat = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).map_err(context)?;
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     Ok((socket, SocketFile { path: absolute, device: stat.st_dev, inode: stat.st_ino }))
+}
+
+/// Lets everybody connect to the socket that was bound as `name` in `folder`. Whoever may write to
+/// the folder could put a link in its place meanwhile, so the mode goes to what was looked at.
+fn open_to_all(folder: &OwnedFd, name: &std::ffi::OsStr, path: &Path) -> Result<rustix::fs::Stat> {
+    let shown = path.display();
+    let context = |errno: Errno| Error::io(format!("let users connect to {shown}"), errno.into());
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let bound = rustix::fs::openat(folder, name, flags, Mode::empty()).map_err(context)?;
+    let stat = rustix::fs::fstat(&bound).map_err(context)?;
+    let is_socket = rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Socket;
+    if !is_socket || stat.st_uid != rustix::process::geteuid().as_raw() {
+        let why =
+            "is not the socket that was just made there: others can write to its folder; choose another";
+        return Err(Error::new(ErrorKind::Conflict, format!("{shown} {why} socket path")));
+    }
+    let by_number = format!("/proc/self/fd/{}", bound.as_raw_fd());
+    rustix::fs::chmod(by_number, Mode::from_raw_mode(0o666)).map_err(context)?;
+    Ok(stat)
 }
 
 /// Removes what is at `path` if it is a socket that nobody listens on.

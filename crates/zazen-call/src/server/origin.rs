@@ -38,10 +38,17 @@ pub(crate) struct Origins {
 }
 
 impl Origins {
-    /// Without a socket, users of this machine are one origin.
+    /// Without a socket, users of this machine are one origin; the log says so.
     pub(crate) fn new() -> Origins {
         let kind = (AddressFamily::NETLINK, SocketType::DGRAM, SocketFlags::CLOEXEC);
         let diag = rustix::net::socket_with(kind.0, kind.1, kind.2, Some(netlink::SOCK_DIAG));
+        let diag = diag.inspect_err(|errno| {
+            tracing::warn!(
+                "the kernel does not tell which user of this machine connects ({errno}): a flood of one \
+                 user's connections may keep the others out; allow sockets of AF_NETLINK, as \
+                 packaging/zazend.service does"
+            );
+        });
         Origins { diag: diag.ok(), asked: 0 }
     }
 

@@ -30,7 +30,7 @@ pub(crate) struct Man {
 pub(crate) fn completions(arguments: &Completions, mut command: Command) -> Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(arguments.shell, &mut command, "zazen", &mut text);
-    output::print(&String::from_utf8_lossy(&text));
+    output::print_raw(&String::from_utf8_lossy(&text));
     Ok(())
 }
 

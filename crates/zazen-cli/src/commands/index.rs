@@ -115,7 +115,7 @@ fn tell(arguments: &Index, found: &OpenedTrajectory, by_daemon: bool, took: Dura
         let files: Vec<Value> = files.collect();
         let value = json!({"format": trajectory.format.name(), "atoms": trajectory.n_atoms, "frames": frames,
             "files": files, "daemon": by_daemon, "seconds": took.as_secs_f64()});
-        output::line(value.to_string());
+        output::json(&value);
         return;
     }
     let files = match trajectory.files.len() {

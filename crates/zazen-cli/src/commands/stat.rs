@@ -109,10 +109,10 @@ fn as_table(number: u64, dataset: &Path, copies: &[(String, ListRow, &'static st
     let first = &copies[0].1;
     let mut text = format!(
         "frame {number} of {}: {} at {} of {}\n",
-        dataset.display(),
+        zazen_explain::shown(&dataset.to_string_lossy()),
         human_bytes(first.meta.length),
         first.source.offset,
-        first.source.path
+        zazen_explain::shown(first.source.path.as_str())
     );
     let mut table = Table::new(&["node", "origin", "freshness", "checksum", "file"]);
     for (node, row, freshness) in copies {

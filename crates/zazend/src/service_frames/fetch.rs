@@ -1,7 +1,7 @@
 //! FETCH: fills the cache from the backing store (`zazen load`).
 //!
-//! Invariant: the work ends with its caller: no frame is begun once the connection is closed, or
-//! the daemon stops.
+//! Invariant: the work ends with its caller: once the connection is closed, no frame is begun, and
+//! no further part of one is read. Once the daemon stops, no frame is begun.
 
 use crate::clock::now_ns;
 use crate::fetch::{Whence, held};
@@ -118,8 +118,9 @@ impl Work<'_> {
             Step::Promote if self.promote(number, here.as_ref())? => return Ok(Loaded::Present),
             Step::Promote | Step::Fetch => {}
         }
-        let outcome =
-            crate::fetch::fetch(node, opened, &source, number, self.origin, &mut file, Whence::Any)?;
+        let is_cut = || self.line.is_cut();
+        let whence = Whence { peers: true, stops: &is_cut };
+        let outcome = crate::fetch::fetch(node, opened, &source, number, self.origin, &mut file, whence)?;
         result_of(outcome, &node.config().name)
     }
 }

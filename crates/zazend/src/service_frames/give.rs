@@ -49,7 +49,7 @@ pub(super) fn give(node: &Arc<Node>, caller: &Caller, ask: GetBlock, line: &Line
 fn bring(node: &Node, opened: &OpenedDataset, source: &Source, number: u64) -> Result<(GivenBlock, Vec<u8>)> {
     let mut file = opened.open_source(source, number)?;
     let stops = || opened.stops();
-    let whence = Whence::Store { stops: &stops };
+    let whence = Whence { peers: false, stops: &stops };
     let outcome = fetch(node, opened, source, number, Origin::Alien, &mut file, whence)?;
     if matches!(outcome, Outcome::Stored(_) | Outcome::Given(_) | Outcome::Present)
         && let Some(found) = from_cache(node, opened, &*file, source, number)

@@ -62,7 +62,9 @@ impl Service for FramesService {
             frames_fn::SCAN_OPEN => {
                 scan::open(node, sessions, caller, messages::ScanOpen::decode(payload)?).map(reply)
             }
-            frames_fn::SCAN_NEXT => scan::next(node, sessions, caller, messages::ScanNext::decode(payload)?),
+            frames_fn::SCAN_NEXT => {
+                scan::next(node, sessions, caller, messages::ScanNext::decode(payload)?, &call.line)
+            }
             frames_fn::CLOSE => {
                 let ask = messages::CloseDataset::decode(payload)?;
                 sessions.with(caller.connection, |session| session.close_opened(ask.handle));
@@ -70,7 +72,7 @@ impl Service for FramesService {
             }
             frames_fn::SCAN_CLOSE => scan::close(sessions, caller, messages::ScanClose::decode(payload)?),
             frames_fn::READ_MANY => {
-                scan::read_many(node, sessions, caller, messages::ReadMany::decode(payload)?)
+                scan::read_many(node, sessions, caller, messages::ReadMany::decode(payload)?, &call.line)
             }
             frames_fn::PUSH => push::push(node, caller, messages::Push::decode(payload)?, call).map(reply),
             frames_fn::PUSH_MANY => {
@@ -131,6 +133,7 @@ fn share_of(shares: &AllShares, function: u16) -> Option<(&Arc<Shares>, Duration
         | frames_fn::VERIFY
         | frames_fn::LIST
         | frames_fn::READ_MANY
+        | frames_fn::REPORT_BAD
         | frames_fn::RECORDS
         | frames_fn::SCAN_NOTES
         | frames_fn::READ_NOTES
@@ -156,6 +159,8 @@ mod tests {
         assert_eq!(of(frames_fn::RECORDS), Some(Arc::as_ptr(&shares.heavy)));
         assert_eq!(of(frames_fn::READ_MANY), Some(Arc::as_ptr(&shares.heavy)));
         assert_eq!(of(frames_fn::SCAN_NOTES), Some(Arc::as_ptr(&shares.heavy)));
+        // It reads the whole copy.
+        assert_eq!(of(frames_fn::REPORT_BAD), Some(Arc::as_ptr(&shares.heavy)));
         // Whoever holds a heavy share reads on by these.
         assert_eq!(of(frames_fn::SCAN_NEXT), None);
         assert_eq!(of(frames_fn::SCAN_CLOSE), None);

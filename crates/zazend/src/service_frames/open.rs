@@ -40,8 +40,10 @@ pub(super) fn open(
     }
     info.layout = opened.known_layout();
     info.dataset = opened.series();
+    // It keeps its layout until it is closed.
+    let weight = 1 + opened.layout_bytes() / crate::shares::LAYOUT_BYTES_OF_A_SHARE;
     info.handle = sessions.with(caller.connection, |session| {
-        session.keep_opened(&ask.path, Arc::new(opened), || node.shares.opened.take(caller))
+        session.keep_opened(&ask.path, Arc::new(opened), || node.shares.opened.take_weighing(caller, weight))
     })?;
     node.counters.opens.add(1);
     Ok(info)

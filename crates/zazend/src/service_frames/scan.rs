@@ -5,7 +5,7 @@ use crate::node::Node;
 use crate::scan::Scan;
 use crate::session::{Session, Sessions};
 use std::sync::Arc;
-use zazen_call::{Caller, Reply};
+use zazen_call::{Caller, Line, Reply};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_frames::messages::{ReadMany, ScanClose, ScanNext, ScanOpen, ScanOpened};
 
@@ -42,10 +42,16 @@ pub(super) fn open(
     Ok(ScanOpened { scan, cached })
 }
 
-pub(super) fn next(node: &Arc<Node>, sessions: &Sessions, caller: &Caller, ask: ScanNext) -> Result<Reply> {
+pub(super) fn next(
+    node: &Arc<Node>,
+    sessions: &Sessions,
+    caller: &Caller,
+    ask: ScanNext,
+    line: &Line,
+) -> Result<Reply> {
     local_only(caller)?;
     let scan = sessions.with(caller.connection, |session| session.scan(ask.scan))?;
-    scan.next(node, &ask)
+    scan.next(node, &ask, line)
 }
 
 pub(super) fn close(sessions: &Sessions, caller: &Caller, ask: ScanClose) -> Result<Reply> {
@@ -60,6 +66,7 @@ pub(super) fn read_many(
     sessions: &Sessions,
     caller: &Caller,
     ask: ReadMany,
+    line: &Line,
 ) -> Result<Reply> {
     local_only(caller)?;
     node.admit()?;
@@ -69,5 +76,5 @@ pub(super) fn read_many(
     // This call has a share already.
     opened.layout().ok();
     let (scan, _) = Scan::begin_noting(node, &opened, caller, &ask.set, notes);
-    Ok(scan.all(node, ask.set.len(), ask.bytes_max))
+    Ok(scan.all(node, ask.set.len(), ask.bytes_max, line))
 }

@@ -49,7 +49,8 @@ impl Drop for Bridge {
 /// A private folder for the socket. $TMPDIR may be a path that is only forwarded, or too long for a
 /// socket's.
 fn make_folder() -> Result<PathBuf> {
-    let name = format!("zazen-run-{}", std::process::id());
+    // Nobody can guess it and make it first.
+    let name = format!("zazen-run-{}-{:08x}", std::process::id(), zazen_env::random_u128()? as u32);
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let bases = runtime.into_iter().chain([std::env::temp_dir(), "/tmp".into(), "/dev/shm".into()]);
     let mut first = None;

@@ -1,0 +1,96 @@
+"""What root's daemon writes where other users choose names: files in a folder like /tmp."""
+
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+import zazen.testing
+from launching import wait_for
+
+
+@pytest.fixture
+def shared(ground):
+    """A folder that everybody may write to, and nobody may remove others' files from."""
+    folder = ground / "shared"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    return folder
+
+
+@pytest.fixture
+def daemon(ground, programs):
+    """Starts root's daemon, with nothing but these flags beside what it must have."""
+    if os.geteuid() != 0:
+        pytest.skip("another user's links need root")
+    (ground / "backing").mkdir()
+    started = []
+
+    def start(*flags):
+        words = [programs / "zazend", "--cache", ground / "cache", "--backing", ground / "backing"]
+        words += ["--socket", ground / "s", "--name", "n0", "--free-floor", "0", *flags]
+        pipe = subprocess.PIPE
+        started.append(
+            subprocess.Popen(
+                [*map(str, words)], stderr=pipe, stdout=pipe, text=True, env=zazen.testing.environment()
+            )
+        )
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def is_own_file(path):
+    """A regular file of root's with something in it, and no link."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    return found.st_uid == 0 and not path.is_symlink() and found.st_size > 0
+
+
+def test_planted_links_are_replaced_not_followed(a, b, daemon, ground, shared):
+    victim = ground / "victim"
+    victim.write_text("precious")
+    for name in ("ready", "ready.new", "state", "state.new"):
+        b.run(os.symlink, victim, shared / name)
+    process = daemon("--ready-file", shared / "ready", "--dump-file", shared / "state")
+    wait_for(lambda: is_own_file(shared / "ready") or process.poll() is not None, "the ready file")
+    assert json.loads((shared / "ready").read_text())["pid"] == process.pid
+    process.send_signal(signal.SIGUSR1)
+    wait_for(lambda: is_own_file(shared / "state"), "the state")
+    assert victim.read_text() == "precious"
+    # It names everybody's files.
+    assert (shared / "state").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(PermissionError):
+        a.run((shared / "state").read_text)
+
+
+def test_spans_go_into_no_file_of_another_user(b, daemon, ground, shared):
+    victim = ground / "victim"
+    victim.write_text("precious")
+    spans = shared / "n0.spans.jsonl"
+
+    def refusal():
+        process = daemon("--spans", shared)
+        _, said = process.communicate(timeout=90)
+        assert process.returncode != 0 and str(spans) in said, said
+        assert victim.read_text() == "precious"
+        return said
+
+    b.run(os.symlink, victim, spans)
+    assert "symbolic link" in refusal()
+    spans.unlink()
+    b.run(spans.write_text, "{}\n")
+    assert f"owner {b.uid}" in refusal()
+    spans.unlink()
+    os.link(victim, spans)
+    assert "2 names" in refusal()
+    spans.unlink()
+    daemon("--spans", shared, "--ready-file", ground / "ready")
+    wait_for(lambda: is_own_file(ground / "ready"), "the daemon to serve")
+    assert spans.lstat().st_uid == 0
