@@ -78,6 +78,13 @@ struct Leader {
     granted_ns: BTreeMap<NodeNo, u64>,
     /// Since when stewards have been away, as this leader knows.
     away_ns: BTreeMap<NodeNo, u64>,
+    /// The node that is to be appointed, once it has a map on disk.
+    learner: Option<Learner>,
+}
+
+struct Learner {
+    node: NodeNo,
+    has_map: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -136,6 +143,11 @@ impl Steward {
     /// Whether the newest map that it stored names this node as a steward.
     pub(crate) fn counts(&self, node: NodeNo) -> bool {
         self.stewards().contains(&node)
+    }
+
+    /// Whether this leader gives the node a map before it appoints it.
+    pub(crate) fn teaches(&self, node: NodeNo) -> bool {
+        matches!(&self.role, Role::Leader(leader) if leader.learner.iter().any(|one| one.node == node))
     }
 
     fn stewards(&self) -> &[NodeNo] {
@@ -253,7 +265,9 @@ impl Steward {
     /// Replaces a steward that has been away for long, and appoints more when there are more nodes.
     ///
     /// A steward goes before another comes: of three of which one is lost, the two that are left
-    /// decide alone, and the new one counts for nothing until it has the map.
+    /// decide alone, and the new one counts for nothing until it has the map. It has a map on disk
+    /// before it is appointed: if all stop just then, the others may need its vote, and a node
+    /// that has stored no map knows nobody whom it may vote for.
     fn appoint(&mut self, now_ns: u64) {
         let (me, replace_ns) = (self.me, self.timing.replace_ns);
         let map = &self.ballot.value.map;
@@ -286,6 +300,15 @@ impl Steward {
             (None, Some(node)) if grows => Appoint { node: *node, is_one: true },
             _ => return,
         };
+        if appoint.is_one {
+            let learner = leader.learner.take().filter(|learner| learner.node == appoint.node);
+            let learner = learner.unwrap_or(Learner { node: appoint.node, has_map: false });
+            let has_map = learner.has_map;
+            leader.learner = Some(learner).filter(|learner| !learner.has_map);
+            if !has_map {
+                return;
+            }
+        }
         leader.queue.push(Change::Appoint(appoint));
     }
 
@@ -339,6 +362,7 @@ impl Steward {
             asks: Vec::new(),
             granted_ns: BTreeMap::new(),
             away_ns: BTreeMap::new(),
+            learner: None,
         }));
         // What an earlier leader stored holds once it is stored under this term.
         self.ballot.value.term = self.ballot.term;
@@ -361,15 +385,17 @@ impl Steward {
         if leader.sent.len() > 64 {
             leader.sent.pop_front();
         }
-        for (node, heard) in &leader.followers {
+        let followers = leader.followers.iter().map(|(node, heard)| (*node, heard.stored != place));
+        let learner = leader.learner.iter().filter(|learner| !learner.has_map);
+        for (node, lacks_it) in followers.chain(learner.map(|learner| (learner.node, true))) {
             let store = Store {
                 term: self.ballot.term,
                 round: leader.round,
-                value: (heard.stored != place).then(|| self.ballot.value.clone()),
+                value: lacks_it.then(|| self.ballot.value.clone()),
                 committed_term: self.committed.0,
                 committed_index: self.committed.1,
             };
-            wishes.push(Wish::Send(*node, Message::Store(store)));
+            wishes.push(Wish::Send(node, Message::Store(store)));
         }
         self.count_rounds(now_ns, wishes);
     }
@@ -499,6 +525,7 @@ impl Steward {
             Message::Store(store) => self.store(from, store, now_ns, wishes),
             Message::Voted(voted) if counts => self.voted(from, &voted, now_ns, wishes),
             Message::Stored(stored) if counts => self.is_stored(from, &stored, now_ns, wishes),
+            Message::Stored(stored) => self.has_learnt(from, &stored, now_ns, wishes),
             _ => {}
         }
     }
@@ -585,6 +612,17 @@ impl Steward {
         let (value_term, value_index) = self.place();
         let stored = Stored { term: self.ballot.term, round: store.round, value_term, value_index };
         self.say_saved(from, Message::Stored(stored), wishes);
+    }
+
+    /// A node that is no steward has stored something.
+    fn has_learnt(&mut self, from: NodeNo, stored: &Stored, now_ns: u64, wishes: &mut Vec<Wish>) {
+        let Role::Leader(leader) = &mut self.role else { return };
+        let Some(learner) = leader.learner.as_mut().filter(|learner| learner.node == from) else { return };
+        if stored.term == self.ballot.term {
+            learner.has_map |= stored.value_term > 0;
+        }
+        // It was a steward once, and knows a later term: this leader could never lead it.
+        self.see_term(stored.term, now_ns, wishes);
     }
 
     fn is_stored(&mut self, from: NodeNo, stored: &Stored, now_ns: u64, wishes: &mut Vec<Wish>) {

@@ -258,7 +258,10 @@ impl<T: Tables> Node<T> {
             let follows = self.replicas.get(&partition).is_some_and(goes_on);
             return self.shared.may_lead(sender, partition, epoch, follows);
         }
-        let is_steward = self.steward.as_ref().is_some_and(|steward| steward.counts(sender.node));
+        let learns =
+            |steward: &Steward| matches!(message, Message::Stored(_)) && steward.teaches(sender.node);
+        let counts = |steward: &Steward| steward.counts(sender.node) || learns(steward);
+        let is_steward = self.steward.as_ref().is_some_and(counts);
         self.shared.may_say(sender, message, is_steward)
     }
 
@@ -311,7 +314,7 @@ impl<T: Tables> Node<T> {
                 return self.with_steward(|steward, now_ns, wishes| steward.propose(change, now_ns, wishes));
             }
             Message::Vote(_) | Message::Voted(_) | Message::Store(_) | Message::Stored(_) => {
-                // The map that makes this node a steward may need its vote to hold.
+                // The leader appoints this node once it has stored a map.
                 if let Message::Store(Store { value: Some(value), .. }) = &message {
                     self.become_steward(&value.map);
                 }
@@ -387,11 +390,12 @@ impl<T: Tables> Node<T> {
         }
     }
 
-    /// A node that a map names as a steward begins without a vote and without a stored map: it
+    /// A node that is or shall be a steward begins without a vote and without a stored map: it
     /// never was one.
     fn become_steward(&mut self, map: &Map) {
-        let me = self.shared.me;
-        if self.steward.is_some() || !map.stewards.contains(&me) || map.check().is_err() {
+        let Shared { me, key, .. } = self.shared;
+        let is_mine = map.member(me).is_some_and(|member| member.key == key || member.key == 0);
+        if self.steward.is_some() || !is_mine || map.check().is_err() {
             return;
         }
         let value = Value { term: 0, index: 0, map: map.clone() };
