@@ -4,6 +4,7 @@ made by hand.
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 import struct
@@ -242,9 +243,11 @@ def test_an_open_file_is_its_callers_own(a, b, node):
                 raw.reply()
             own = library(node).open("/of-b", "rb")
             got = []
+            calls = itertools.count(1)
             for handle in (*range(200), 1 << 63, inode):
                 for function in (READ, CLOSE, DESCRIPTOR):
-                    raw.send(NAMESPACE, function, struct.pack("<QQQI", handle, 0, 10, 0))
+                    call = struct.pack("<QQQIQI", handle, 0, 10, 0, next(calls), 0)
+                    raw.send(NAMESPACE, function, call)
                     answer = raw.reply()
                     if answer[0] == 0:
                         got.append(handle)
@@ -398,6 +401,7 @@ def test_root_passes_no_closed_folder_by_names_that_its_owner_looked_up(a, node,
         a.run(lambda: (mounted / "open" / "f").read_bytes())
         assert (mounted / "open" / "f").read_bytes() == SECRET
         assert sorted(os.listdir(mounted / "open")) == ["f", "private"]
+    a.run(lambda: (mounted / "closed" / "sub").rmdir())
     a.run(lambda: whole(Mounted(mounted)))
 
 
