@@ -1,4 +1,6 @@
-"""What root's daemon writes where other users choose names: files in a folder like /tmp."""
+"""What root's daemon writes where other users choose names: files in a folder like /tmp, lines of
+its log, and what its tools print.
+"""
 
 import json
 import os
@@ -8,6 +10,9 @@ import subprocess
 import pytest
 import zazen.testing
 from launching import wait_for
+from wire import Raw
+
+from conftest import read_frames, write_frames
 
 
 @pytest.fixture
@@ -94,3 +99,44 @@ def test_spans_go_into_no_file_of_another_user(b, daemon, ground, shared):
     daemon("--spans", shared, "--ready-file", ground / "ready")
     wait_for(lambda: is_own_file(ground / "ready"), "the daemon to serve")
     assert spans.lstat().st_uid == 0
+
+
+# What a name could do to a terminal and to a log: clear it, begin a line or a row of its own.
+NAME = "x\n2026-01-01T00:00:00.000000Z ERROR forged\r\x1b[2J\x9b31m"
+
+
+def test_names_forge_no_line_and_give_no_orders(a, b, start_node, programs):
+    node = start_node("--budget", "1M")
+    home = node.backing / "home"
+    home.mkdir()
+    b.own(home)
+    sims = [home / f"{NAME}{number}" for number in range(3)]
+    for sim in sims:
+        b.run(sim.mkdir)
+        # Two do not fit at once: the log tells which dataset made room for which.
+        write_frames(sim, b, count=5)
+        assert len(b.run(read_frames, sim, node.socket)) == 5
+        # A dataset stays in use until the daemon has seen the scan's connection close.
+        wait_for(
+            lambda: not any(one["scans"] for one in Raw(node.socket).status()["datasets"]), "the scan's end"
+        )
+
+    def told(*words):
+        command = [programs / "zazen", *words, "--socket", node.socket]
+        done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=90)
+        assert done.returncode == 0, done.stderr
+        for text in (done.stdout, done.stderr):
+            assert not any(
+                ord(letter) < 32 or 127 <= ord(letter) < 160 for letter in text.replace("\n", "")
+            ), text
+            assert not any(line.lstrip().startswith("2026-01-01") for line in text.splitlines()), text
+        return done.stdout
+
+    for words in (["datasets"], ["ls", sims[2]], ["status"], ["verify", sims[2]], ["stat", sims[2], "0"]):
+        told(*words)
+    assert "forged" in told("datasets")
+    rows = json.loads(told("datasets", "--json"))["datasets"]
+    assert str(sims[2]) in [value for row in rows for value in row.values()]
+    log = node.log.read_text()
+    assert "forged" in log and "\x1b" not in log and "\x9b" not in log and "\r" not in log
+    assert not any(line.startswith("2026-01-01") for line in log.splitlines())
