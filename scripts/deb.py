@@ -1,7 +1,7 @@
 """Makes Debian packages of what cargo has built: `zazen`, `libzazen0` and `libzazen-dev`.
 
 Usage: deb.py [--profile NAME] [--out FOLDER] [--compression xz|gzip|none]
-`$DEBFULLNAME` and `$DEBEMAIL` name the maintainer.
+`$DEBFULLNAME` and `$DEBEMAIL` name the maintainer; `$SOURCE_DATE_EPOCH` makes two builds alike.
 
 `make deb` builds with the release profile and calls it. It needs `dpkg-deb` and `dpkg-shlibdeps`
 (Debian's package dpkg-dev). Python users install the wheel; these packages are for nodes.
@@ -14,7 +14,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
+from email.utils import formatdate
 from pathlib import Path
 
 from c_library import SONAME, lay_out
@@ -53,7 +55,7 @@ class Package:
         # Each package says whose it is and what changed.
         self.write(f"usr/share/doc/{name}/copyright", COPYRIGHT.encode())
         log = f"zazen ({VERSION}) unstable; urgency=medium\n\n  * See CHANGELOG.md of the release.\n"
-        log += f"\n -- {MAINTAINER}  Sun, 22 Nov 2026 12:00:00 +0000\n"
+        log += f"\n -- {MAINTAINER}  {changed()}\n"
         self.write(f"usr/share/doc/{name}/changelog.gz", packed(log.encode()))
 
     def write(self, path: str, data: bytes, mode: int = 0o644) -> Path:
@@ -126,6 +128,11 @@ class Package:
         command = ["dpkg-deb", "--root-owner-group", f"-Z{compression}", "--build", self.root, file]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         return file
+
+
+def changed() -> str:
+    """When the sources changed: `$SOURCE_DATE_EPOCH` (seconds since 1970), or now."""
+    return formatdate(float(os.environ.get("SOURCE_DATE_EPOCH", time.time())))
 
 
 def packed(data: bytes) -> bytes:

@@ -15,7 +15,8 @@
 //! | `Append`, `Piece` | the partition's primary |
 //! | `Appended`, `Behind`, `Taken` | members; the primary takes them from its followers only |
 //! | `Between` | the primary of the partition that tells |
-//! | `Vote`, `Voted`, `Store`, `Stored` | stewards; while this node has no lease, all members; `Stored` also the node that is to be appointed |
+//! | `Vote`, `Voted`, `Store`, `Stored` | stewards; while this node has no lease, all members |
+//! | `Stored` | also the node that the leader is about to appoint |
 //!
 //! Without a lease a node hears more, because it must find the others again: stewards may have been
 //! replaced while it was away.
