@@ -630,8 +630,25 @@ fn open_local(path: &Path, options: &OpenOptions) -> Result<std::result::Result<
     match opened {
         Ok(local) => Ok(Ok(local)),
         Err(error) if daemon_is_gone(&error) => Ok(Err(no_daemon(&error))),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied && is_this_users_mount(path) => {
+            let text = format!(
+                "{} is on a FUSE file system that only its user may enter; reading it straight. To have it \
+                 cached, mount it with allow_other",
+                path.display()
+            );
+            warn_once(&format!("private {}", path.display()), &text);
+            Ok(Err(Absence::NoDaemon))
+        }
         Err(error) => Err(error),
     }
+}
+
+/// Whether this process may read what the daemon may not: the kernel lets only its user enter a
+/// FUSE mount without `allow_other`, and not a thread of root's that acts for that user.
+fn is_this_users_mount(path: &Path) -> bool {
+    const FUSE: u64 = 0x6573_5546;
+    let Ok(file) = std::fs::File::open(path) else { return false };
+    rustix::fs::fstatfs(&file).is_ok_and(|found| found.f_type as u64 == FUSE)
 }
 
 /// The path as the daemon knows it: as typed or, if that is beneath no root, with symbolic links
