@@ -121,22 +121,62 @@ def test_names_forge_no_line_and_give_no_orders(a, b, start_node, programs):
             lambda: not any(one["scans"] for one in Raw(node.socket).status()["datasets"]), "the scan's end"
         )
 
-    def told(*words):
-        command = [programs / "zazen", *words, "--socket", node.socket]
-        done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=90)
-        assert done.returncode == 0, done.stderr
-        for text in (done.stdout, done.stderr):
-            assert not any(
-                ord(letter) < 32 or 127 <= ord(letter) < 160 for letter in text.replace("\n", "")
-            ), text
-            assert not any(line.lstrip().startswith("2026-01-01") for line in text.splitlines()), text
-        return done.stdout
-
-    for words in (["datasets"], ["ls", sims[2]], ["status"], ["verify", sims[2]], ["stat", sims[2], "0"]):
-        told(*words)
-    assert "forged" in told("datasets")
-    rows = json.loads(told("datasets", "--json"))["datasets"]
-    assert str(sims[2]) in [value for row in rows for value in row.values()]
     log = node.log.read_text()
     assert "forged" in log and "\x1b" not in log and "\x9b" not in log and "\r" not in log
     assert not any(line.startswith("2026-01-01") for line in log.splitlines())
+
+
+def check_shown(text):
+    """No order reaches a terminal, and no name begins a line."""
+    orders = [*range(32), *range(127, 160), 0x2028, 0x2029, 0x202E]
+    assert not any(ord(letter) in orders for letter in text.replace("\n", "")), text
+    assert not any(line.startswith("2026-01-01") for line in text.split("\n")), text
+
+
+def test_what_root_is_shown_of_names(b, daemon, ground, programs):
+    """Root looks at a folder of B's with the command line: tables, lines, errors and the state."""
+    state = ground / "state"
+    process = daemon("--dump-file", state)
+    wait_for((ground / "s").exists, "the daemon to serve")
+    home = ground / "backing" / "home"
+    home.mkdir()
+    b.own(home)
+    sim = home / f"{NAME}\u202e0"
+    b.run(sim.mkdir)
+    write_frames(sim, b, count=5, name=f"{NAME[:20]}\u202e-{{}}.bin")
+    assert len(b.run(read_frames, sim, ground / "s")) == 5
+    # What is no layout: its error quotes the file.
+    broken = home / f"{NAME}broken"
+    b.run(broken.mkdir)
+    b.run((broken / "zazen.toml").write_text, f'"{NAME}')
+    nodes = home / f"{NAME}nodes"
+    b.run(nodes.write_text, f"{NAME}\n")
+
+    def told(*words, status=0, place=("--socket", ground / "s"), **options):
+        command = [programs / "zazen", *words, *place]
+        environment = zazen.testing.environment() | {"ZAZEN_LOG": "debug"}
+        done = subprocess.run(
+            [*map(str, command)], capture_output=True, text=True, timeout=90, env=environment, **options
+        )
+        assert done.returncode == status, done
+        check_shown(done.stdout)
+        check_shown(done.stderr)
+        return done.stdout + done.stderr
+
+    for words in (["datasets"], ["ls", sim], ["stat", sim, "0"], ["status", "--dump"]):
+        assert "forged" in told(*words), words
+    for words in (["status"], ["doctor", "--light"], ["verify", sim], ["load", sim], ["evict", sim]):
+        told(*words, status=0)
+    for words in (["ls", f"{sim}none"], ["ls", broken], ["load", broken], ["verify", f"{sim}none"]):
+        assert "forged" in told(*words, status=1), words
+    for words in (["push", sim, "--nodes", nodes], ["assign", "--scenario", broken], ["viz", "plan", broken]):
+        told(*words, status=1, place=())
+    # A shell puts names of files into command lines.
+    assert "forged" in told("ls", f"--{NAME}", status=2)
+    assert "forged" in told(NAME, status=2, place=())
+    rows = json.loads(told("datasets", "--json"))["datasets"]
+    assert str(sim) in [value for row in rows for value in row.values()]
+    process.send_signal(signal.SIGUSR1)
+    wait_for(lambda: is_own_file(state), "the state")
+    check_shown(state.read_text())
+    assert "forged" in state.read_text()

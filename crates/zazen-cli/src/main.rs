@@ -106,9 +106,7 @@ enum Command {
 fn main() -> ExitCode {
     let asked = std::env::var("ZAZEN_LOG").ok().filter(|text| !text.is_empty());
     let shown = asked.and_then(|text| text.parse::<Targets>().ok());
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()));
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| output::Log).with_ansi(false);
     let shown = shown.unwrap_or_default();
     // A list of crates, or a word that is no level, must not hide the errors of all others.
     let shown = match shown.default_level() {
@@ -117,7 +115,8 @@ fn main() -> ExitCode {
     };
     tracing_subscriber::registry().with(shown).with(lines).init();
     let wholly = |outcome: zazen_core::Result<()>| outcome.map(|()| Done::Wholly);
-    let outcome = match Zazen::parse().command {
+    let asked = Zazen::try_parse().unwrap_or_else(|error| output::refuse(&error));
+    let outcome = match asked.command {
         Command::Status(arguments) => status::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),

@@ -16,7 +16,7 @@ mod words;
 pub use cause::{Cause, CauseFound, NodeSeen};
 pub use find::{Explanation, Finding, What, explain};
 pub use job::jobs;
-pub use words::{quoted, rate, seconds, shown, span};
+pub use words::{is_order, quoted, rate, seconds, shown, span};
 
 #[cfg(test)]
 mod tests;

@@ -2,11 +2,18 @@
 
 use zazen_core::byte_size;
 
-/// `text` without anything that a terminal would obey: control characters become escapes.
+/// Whether a terminal obeys `character`, or shows others because of it elsewhere than they stand:
+/// control characters, separators of lines, and marks of the direction in which text runs.
+pub fn is_order(character: char) -> bool {
+    let is_direction = matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2066}'..='\u{2069}');
+    character.is_control() || is_direction || matches!(character, '\u{2028}'..='\u{202e}')
+}
+
+/// `text` without anything that a terminal would obey: such characters become escapes.
 pub fn shown(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {
-        match character.is_control() {
+        match is_order(character) {
             true => shown.extend(character.escape_default()),
             false => shown.push(character),
         }
@@ -20,7 +27,7 @@ pub fn quoted(text: &str) -> String {
     if !text.is_empty() && text.chars().all(is_plain) {
         return text.to_owned();
     }
-    if !text.contains(|c: char| c.is_control()) {
+    if !text.contains(is_order) {
         return format!("'{}'", text.replace('\'', r"'\''"));
     }
     // As bash and POSIX 2024 have it.
@@ -28,9 +35,9 @@ pub fn quoted(text: &str) -> String {
     for character in text.chars() {
         match character {
             '\'' | '\\' => word.extend(['\\', character]),
-            control if control.is_control() => {
+            order if is_order(order) => {
                 let mut bytes = [0; 4];
-                let bytes = control.encode_utf8(&mut bytes).bytes();
+                let bytes = order.encode_utf8(&mut bytes).bytes();
                 bytes.for_each(|byte| word.push_str(&format!("\\{byte:03o}")));
             }
             other => word.push(other),

@@ -690,7 +690,8 @@ impl<D: Disk> Store<D> {
             text.push_str(&format!(
                 "dataset {}\n  natives {} in {} records, aliens {} in {} records, {} segments, {} bytes\n  \
                  pinned {}, scans {}, puts {}, last use {}, layout {:?}\n",
-                dataset.path,
+                // Users choose names: a line of the dump is the daemon's.
+                dataset.path.as_str().escape_debug(),
                 index.native.live.len(),
                 index.native.log.records(),
                 index.alien.live.len(),

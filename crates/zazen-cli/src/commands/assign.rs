@@ -1,6 +1,6 @@
 //! `zazen assign`: who would read what, decided by the shipped protocol over in-process ranks.
 
-use crate::output::{self, Table};
+use crate::output::{self, Lines, Table};
 use clap::Args;
 use zazen_assign::scenario::{Outcome, Scenario, run_scenario};
 use zazen_core::Result;
@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &Assign) -> Result<()> {
     Ok(())
 }
 
-fn as_table(scenario: &Scenario, outcome: &Outcome) -> String {
+fn as_table(scenario: &Scenario, outcome: &Outcome) -> Lines {
     let mut table = Table::new(&["rank", "node", ">frames", ">bytes sent", "first+count*step"]);
     for (rank, runs) in outcome.assigned.iter().enumerate() {
         let frames: u64 = runs.iter().map(|[_, count, _]| count).sum();
@@ -51,15 +51,12 @@ fn as_table(scenario: &Scenario, outcome: &Outcome) -> String {
             runs_text(runs),
         ]);
     }
-    format!(
-        "{}native {}, alien {}, residue {}; found by {} in {} rounds\n",
-        table.render(),
-        outcome.native,
-        outcome.alien,
-        outcome.residue,
-        outcome.path,
-        outcome.rounds
-    )
+    let mut text = table.render();
+    text.line(format!(
+        "native {}, alien {}, residue {}; found by {} in {} rounds",
+        outcome.native, outcome.alien, outcome.residue, outcome.path, outcome.rounds
+    ));
+    text
 }
 
 /// A few runs as `first+count*step`, and how many more there are.

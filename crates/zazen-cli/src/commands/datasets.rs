@@ -1,6 +1,6 @@
 //! `zazen datasets`: what is cached, summed over the nodes.
 
-use crate::output::{self, Table, human_bytes};
+use crate::output::{self, Lines, Table, human_bytes};
 use crate::target::{self, Done, Missed, Targets};
 use clap::Args;
 use serde_json::{Value, json};
@@ -80,7 +80,7 @@ fn as_json(sums: &Sums, missed: &[Missed]) -> Value {
     json!({"datasets": rows.collect::<Vec<_>>(), "missed": target::missed_json(missed)})
 }
 
-fn as_table(sums: &Sums) -> String {
+fn as_table(sums: &Sums) -> Lines {
     let mut table = Table::new(&["dataset", "pattern", ">native", ">alien", ">size", ">nodes", "pinned"]);
     for ((dataset, pattern), sum) in sums {
         let nodes = sum.nodes.len() as u64;

@@ -5,7 +5,7 @@
 mod facts;
 mod judge;
 
-use crate::output::{self, Table, human_bytes};
+use crate::output::{self, Lines, Table, human_bytes};
 use crate::target::{Done, Missed, Node, Targets};
 use clap::Args;
 use facts::{Facts, Looked};
@@ -160,7 +160,7 @@ fn as_json(looked: &Looked) -> Value {
     })
 }
 
-fn report(looked: &[Looked], findings: &[Finding]) -> String {
+fn report(looked: &[Looked], findings: &[Finding]) -> Lines {
     let mut table = Table::new(&[
         "node",
         "state",
@@ -193,12 +193,12 @@ fn report(looked: &[Looked], findings: &[Finding]) -> String {
     let mut text = table.render();
     for finding in findings {
         let level = finding.level.word();
-        text.push_str(&format!("{level}: {}: {}: {}\n", finding.node, finding.check, finding.what));
-        text.push_str(&format!("    {}\n", finding.remedy));
+        text.line(format!("{level}: {}: {}: {}", finding.node, finding.check, finding.what));
+        text.line(format!("    {}", finding.remedy));
     }
     if findings.is_empty() {
         let nodes = if looked.len() == 1 { "the node is" } else { "all nodes are" };
-        text.push_str(&format!("{nodes} well\n"));
+        text.line(format!("{nodes} well"));
     }
     text
 }

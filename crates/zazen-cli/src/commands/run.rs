@@ -152,7 +152,6 @@ fn this_machines_daemon(arguments: &Run, forward: &OsStr) -> Result<PathBuf> {
 }
 
 /// Whether the daemon can do it for this user, before a program finds out.
-#[allow(clippy::print_stderr)] // a warning of the command's own
 fn ask_for_plugin(connection: &mut Connection, forward: &OsStr) -> Result<()> {
     connection.set_timeout(Some(PATIENCE));
     let about = About { plugin: PLUGIN_ID, generation: 0 }.encode();
@@ -165,7 +164,7 @@ fn ask_for_plugin(connection: &mut Connection, forward: &OsStr) -> Result<()> {
     }
     let reply = connection.call(service::PLUGINS, plugins_fn::EXPORTS, &[], &[])?;
     for folder in not_exported(forward.as_bytes(), &reply.payload) {
-        eprintln!("zazen: warning: {folder}");
+        crate::output::note(format!("warning: {folder}"));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! `zazen stat`: all that is known of one frame.
 
 use super::ls::{UNSEEN, for_each_row, origin, row_json};
-use crate::output::{self, Table, human_bytes};
+use crate::output::{self, Lines, Table, human_bytes};
 use crate::target::{self, Done, OpenedSeries, Pattern, Targets};
 use clap::Args;
 use serde_json::json;
@@ -105,15 +105,16 @@ fn freshness(source: &Path, copied: Option<Validator>) -> &'static str {
     }
 }
 
-fn as_table(number: u64, dataset: &Path, copies: &[(String, ListRow, &'static str)]) -> String {
+fn as_table(number: u64, dataset: &Path, copies: &[(String, ListRow, &'static str)]) -> Lines {
     let first = &copies[0].1;
-    let mut text = format!(
-        "frame {number} of {}: {} at {} of {}\n",
-        zazen_explain::shown(&dataset.to_string_lossy()),
+    let mut text = Lines::default();
+    text.line(format!(
+        "frame {number} of {}: {} at {} of {}",
+        dataset.to_string_lossy(),
         human_bytes(first.meta.length),
         first.source.offset,
-        zazen_explain::shown(first.source.path.as_str())
-    );
+        first.source.path.as_str()
+    ));
     let mut table = Table::new(&["node", "origin", "freshness", "checksum", "file"]);
     for (node, row, freshness) in copies {
         table.row(vec![
@@ -124,6 +125,6 @@ fn as_table(number: u64, dataset: &Path, copies: &[(String, ListRow, &'static st
             row.path.clone(),
         ]);
     }
-    text.push_str(&table.render());
+    text.add(&table.render());
     text
 }

@@ -1,6 +1,6 @@
 //! `zazen status`: how the nodes are.
 
-use crate::output::{self, Table, human_bytes};
+use crate::output::{self, Lines, Table, human_bytes};
 use crate::target::{self, Done, Missed, Node, Targets};
 use clap::Args;
 use serde_json::{Value, json};
@@ -109,7 +109,10 @@ fn connect(node: &Node) -> Result<Remote> {
 
 fn dump(node: &Node) -> Result<()> {
     let state = connect(node)?.dump()?;
-    output::print(&format!("node {}\n{state}", node.name));
+    let mut text = Lines::default();
+    text.line(format!("node {}", node.name));
+    text.text(&state);
+    output::print(&text);
     Ok(())
 }
 
@@ -150,7 +153,7 @@ fn disk_fails(status: &Value) -> bool {
     status.pointer("/disk/ok").and_then(Value::as_bool) == Some(false)
 }
 
-fn as_table(answers: &[Answer]) -> String {
+fn as_table(answers: &[Answer]) -> Lines {
     let mut table =
         Table::new(&["node", "state", ">native", ">alien", ">used", ">budget", ">hit rate", ">connections"]);
     for answer in answers {
@@ -185,16 +188,16 @@ fn as_table(answers: &[Answer]) -> String {
     for answer in answers {
         if let Some(status) = answer.status.as_ref().ok().filter(|status| disk_fails(status)) {
             let trouble = status.pointer("/disk/trouble").and_then(Value::as_str).unwrap_or("fails");
-            text.push_str(&format!(
+            text.line(format!(
                 "{}: the cache disk {trouble}; its frames are read from the backing store, \
-                 look at the disk\n",
+                 look at the disk",
                 name(answer)
             ));
         }
         for (free, floor) in answer.status.iter().flat_map(short_of_room) {
-            text.push_str(&format!(
+            text.line(format!(
                 "{}: the cache takes no new frames: its disk has {} free, and {} must stay free; \
-                 make room on the disk, or set another free_floor\n",
+                 make room on the disk, or set another free_floor",
                 name(answer),
                 human_bytes(free),
                 human_bytes(floor)

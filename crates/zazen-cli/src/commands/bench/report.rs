@@ -5,7 +5,7 @@ use super::rates::Rates;
 use super::sample::RankReport;
 use super::side::{PhaseRow, Side};
 use super::spread::{Spread, largest, seconds};
-use crate::output::{Table, human_bytes};
+use crate::output::{Lines, Table, human_bytes};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -107,15 +107,19 @@ impl Report {
         })
     }
 
-    pub(crate) fn as_text(&self) -> String {
-        let mut text = format!("{}\n\n{}", self.title, self.summary());
+    pub(crate) fn as_text(&self) -> Lines {
+        let mut text = Lines::default();
+        text.line(&self.title);
+        text.line("");
+        text.add(&self.summary());
         if let Some(ratio) = self.ratio() {
-            text.push_str(&format!("owner is {ratio:.1} times as fast as bitmaps\n"));
+            text.line(format!("owner is {ratio:.1} times as fast as bitmaps"));
         }
-        text.push_str(&format!(
-            "\n{}\nholdings: built in {}, {} at most per rank; memory of all ranks before {}, with holdings \
-             {}\n",
-            self.phases(),
+        text.line("");
+        text.add(&self.phases());
+        text.line("");
+        text.line(format!(
+            "holdings: built in {}, {} at most per rank; memory of all ranks before {}, with holdings {}",
             seconds(self.memory.build_s),
             human_bytes(self.memory.sets_heap_bytes_max),
             human_bytes(self.memory.before_bytes_sum),
@@ -126,7 +130,7 @@ impl Report {
         text
     }
 
-    fn summary(&self) -> String {
+    fn summary(&self) -> Lines {
         let mut table = Table::new(&[
             "protocol",
             "found by",
@@ -158,7 +162,7 @@ impl Report {
         table.render()
     }
 
-    fn phases(&self) -> String {
+    fn phases(&self) -> Lines {
         let mut table = Table::new(&[
             "protocol",
             "round",
@@ -184,14 +188,15 @@ impl Report {
         table.render()
     }
 
-    fn write_model(&self, text: &mut String) {
+    fn write_model(&self, text: &mut Lines) {
         let (Some(rates), rows) = (self.rates, self.model_rows()) else { return };
         if rows.is_empty() {
             return;
         }
-        text.push_str(&format!(
-            "\nmodel T = 2(p-1)a + 2n(1-1/p)b + n(1-1/p)g (ring all-reduce), p = {}; measured in this run: a \
-             = {} per message, b = {:.3} ns per byte, g = {:.3} (or) and {:.3} (two-bit) ns per byte\n",
+        text.line("");
+        text.line(format!(
+            "model T = 2(p-1)a + 2n(1-1/p)b + n(1-1/p)g (ring all-reduce), p = {}; measured in this run: a \
+             = {} per message, b = {:.3} ns per byte, g = {:.3} (or) and {:.3} (two-bit) ns per byte",
             self.ranks,
             seconds(rates.alpha_s),
             rates.beta_s * 1e9,
@@ -203,19 +208,20 @@ impl Report {
             let bytes = human_bytes(row.bytes as u64);
             table.row(vec![row.round, bytes, seconds(row.model_s), spread(&row.measured)]);
         }
-        text.push_str(&table.render());
+        text.add(&table.render());
     }
 
-    fn write_elsewhere(&self, text: &mut String) {
+    fn write_elsewhere(&self, text: &mut Lines) {
         let Some((there, times)) = &self.elsewhere else { return };
-        text.push_str(&format!(
-            "\nmodelled at {} nodes, links of {:.0} MB/s and {} per message (both assumed):\n",
+        text.line("");
+        text.line(format!(
+            "modelled at {} nodes, links of {:.0} MB/s and {} per message (both assumed):",
             there.nodes,
             there.link_bytes_per_s / 1e6,
             seconds(there.latency_s),
         ));
         for (name, modelled) in times {
-            text.push_str(&format!("  {name}: {} = {}\n", seconds(modelled.seconds), modelled.arithmetic));
+            text.line(format!("  {name}: {} = {}", seconds(modelled.seconds), modelled.arithmetic));
         }
     }
 }

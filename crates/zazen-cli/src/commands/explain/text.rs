@@ -1,6 +1,6 @@
 //! The explanation as text for a terminal.
 
-use crate::output::Table;
+use crate::output::{Lines, Table};
 use zazen_core::RunSet;
 use zazen_explain::{Explanation, Finding, What, seconds};
 use zazen_frames::scan_record::{Part, ScanRecord};
@@ -50,21 +50,21 @@ pub(super) fn about(part: Part) -> &'static str {
 }
 
 /// All of it; `back` of `count` analyses on record.
-pub(super) fn text(explanation: &Explanation, back: usize, count: usize) -> String {
+pub(super) fn text(explanation: &Explanation, back: usize, count: usize) -> Lines {
     let slow = &explanation.ranks[explanation.slowest];
     let usual = &explanation.ranks[explanation.median];
-    let mut text = format!("{}\n", explanation.verdict);
+    let mut text = Lines::default();
+    text.line(&explanation.verdict);
     if !explanation.mend.is_empty() {
-        text.push_str(&format!("  {}\n", explanation.mend));
+        text.line(format!("  {}", explanation.mend));
     }
-    text.push_str(&format!("\n{}\n", heading(explanation, slow)));
-    text.push_str(&waterfall(slow, (explanation.ranks.len() > 1).then_some(usual)));
+    text.line("");
+    text.line(heading(explanation, slow));
+    text.add(&waterfall(slow, (explanation.ranks.len() > 1).then_some(usual)));
     if !explanation.causes.is_empty() {
         let all = explanation.near_frames + explanation.far_frames;
-        text.push_str(&format!(
-            "\n{} of {all} frames were not on their reader's node\n",
-            explanation.far_frames
-        ));
+        text.line("");
+        text.line(format!("{} of {all} frames were not on their reader's node", explanation.far_frames));
         let mut table = Table::new(&["cause", ">frames", ">cost", "node", "frame numbers", ""]);
         for cause in &explanation.causes {
             table.row(vec![
@@ -76,26 +76,29 @@ pub(super) fn text(explanation: &Explanation, back: usize, count: usize) -> Stri
                 cause.detail.clone(),
             ]);
         }
-        text.push_str(&table.render());
+        text.add(&table.render());
     }
     let others: Vec<_> = explanation.findings.iter().skip(1).collect();
     if !others.is_empty() {
-        text.push_str("\nAlso:\n");
+        text.line("");
+        text.line("Also:");
         for finding in others {
-            text.push_str(&format!("- {}\n    {}\n", finding.sentence, finding.mend));
+            text.line(format!("- {}", finding.sentence));
+            text.line(format!("    {}", finding.mend));
         }
     }
-    text.push_str(&format!(
-        "\nWith all frames on their readers' nodes: at most {} instead of {}.\n",
+    text.line("");
+    text.line(format!(
+        "With all frames on their readers' nodes: at most {} instead of {}.",
         seconds(explanation.all_local_ns),
         seconds(explanation.wall_ns)
     ));
     for remark in &explanation.remarks {
-        text.push_str(&format!("Note: {remark}.\n"));
+        text.line(format!("Note: {remark}."));
     }
     let left = count.saturating_sub(back + 1);
     if left > 0 {
-        text.push_str(&format!("{left} earlier analyses are on record (--back {}).\n", back + 1));
+        text.line(format!("{left} earlier analyses are on record (--back {}).", back + 1));
     }
     text
 }
@@ -113,7 +116,7 @@ fn heading(explanation: &Explanation, slow: &ScanRecord) -> String {
     }
 }
 
-fn waterfall(slow: &ScanRecord, usual: Option<&ScanRecord>) -> String {
+fn waterfall(slow: &ScanRecord, usual: Option<&ScanRecord>) -> Lines {
     let mut table = match usual {
         Some(_) => Table::new(&["part", ">slowest", ">median", "", ""]),
         None => Table::new(&["part", ">time", "", ""]),

@@ -2,7 +2,7 @@
 //! far these are from other recordings, and to pictures.
 
 use super::files::write_whole;
-use crate::output::{self, Table};
+use crate::output::{self, Lines, Table};
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
@@ -88,7 +88,7 @@ pub(crate) fn calibrate(arguments: &Calibrate) -> Result<()> {
     Ok(())
 }
 
-fn estimates_text(estimates: &[Estimate]) -> String {
+fn estimates_text(estimates: &[Estimate]) -> Lines {
     let mut table = Table::new(&["parameter", ">value", ">95 % interval", ">spans", "why"]);
     for estimate in estimates {
         let number = |value: f64| format!("{value:.4e}");

@@ -3,7 +3,7 @@
 use super::files::write_whole;
 use super::scales::Scales;
 use super::sweep::{self, Sweep};
-use crate::output::{self, Table};
+use crate::output::{self, Lines, Table};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
@@ -334,7 +334,7 @@ fn time(seconds: f64) -> String {
     }
 }
 
-fn table(records: &[Record]) -> String {
+fn table(records: &[Record]) -> Lines {
     let mut runs = Table::new(&[
         ">nodes",
         "network",
@@ -361,7 +361,8 @@ fn table(records: &[Record]) -> String {
             scaled(record.events as f64),
         ]);
     }
-    let Some(last) = records.last() else { return runs.render() };
+    let mut text = runs.render();
+    let Some(last) = records.last() else { return text };
     let mut phases =
         Table::new(&["phase", ">steps", ">mean", ">p50", ">p99", ">p99.9", ">max", ">per s", ">bytes/s"]);
     for phase in &last.phases {
@@ -377,7 +378,10 @@ fn table(records: &[Record]) -> String {
             if phase.bytes == 0 { "-".to_owned() } else { format!("{}B", scaled(phase.bytes_per_s)) },
         ]);
     }
-    format!("{}\nat {} nodes:\n{}", runs.render(), last.nodes, phases.render())
+    text.line("");
+    text.line(format!("at {} nodes:", last.nodes));
+    text.add(&phases.render());
+    text
 }
 
 /// What a reader must know before believing the figures.
@@ -396,7 +400,7 @@ fn notes(records: &[Record]) {
 }
 
 /// The fidelities side by side, and how far each is from `hop`.
-fn comparison(records: &[Record]) -> String {
+fn comparison(records: &[Record]) -> Lines {
     let mut table = Table::new(&[
         ">nodes",
         "fidelity",

@@ -2,6 +2,7 @@
 //! rank. A rank of several under MPICH runs as its child (`supervise.rs`).
 
 use super::supervise;
+use crate::output;
 use clap::Args;
 use rustix::process::Signal;
 use std::os::unix::process::CommandExt;
@@ -29,7 +30,6 @@ pub(crate) struct Exec {
 }
 
 impl Exec {
-    #[allow(clippy::print_stderr)] // the last word before a signal that leaves no time for an error
     pub(crate) fn run(&self, dir: &Path) -> Result<()> {
         let error = match self.start(dir) {
             Ok(()) => return Ok(()),
@@ -38,7 +38,7 @@ impl Exec {
         if self.on.is_none() && launcher_rank().is_ok() {
             // MPICH's mpiexec does not end the job for a rank that exits before MPI_Init: the other
             // ranks would wait for it for ever. A rank that a signal ends does end the job.
-            eprintln!("zazen: this rank did not start, so the job ends: {error}");
+            output::note(format!("this rank did not start, so the job ends: {error}"));
             let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
         }
         Err(error)

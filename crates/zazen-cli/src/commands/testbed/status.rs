@@ -1,6 +1,6 @@
 //! `zazen testbed status`: the processes and what is limited.
 
-use crate::output::{self, Table, human_bytes};
+use crate::output::{self, Lines, Table, human_bytes};
 use clap::Args;
 use serde_json::json;
 use std::path::Path;
@@ -72,7 +72,7 @@ fn server_traffic(state: &State) -> serde_json::Value {
     std::thread::scope(|scope| scope.spawn(ask).join()).ok().and_then(Result::ok).unwrap_or_default()
 }
 
-fn as_table(state: &State) -> String {
+fn as_table(state: &State) -> Lines {
     let mut table = Table::new(&["host", "state", ">pid", "address", "log"]);
     for host in state.nodes.iter().chain([&state.server]) {
         let alive = host.process.filter(|process| process.is_alive());
@@ -84,7 +84,9 @@ fn as_table(state: &State) -> String {
             log_file(host).display().to_string(),
         ]);
     }
-    format!("{}{}\n", table.render(), limits_line(state))
+    let mut text = table.render();
+    text.line(limits_line(state));
+    text
 }
 
 /// One line that says what is limited and how.

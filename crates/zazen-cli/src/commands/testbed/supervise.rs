@@ -5,6 +5,7 @@
 //! between the two and passes on what they say, so it knows whether the rank ever spoke. If the
 //! rank never did and failed, this process ends by a signal, and that ends the job.
 
+use crate::output;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Signal, getpid, kill_process};
 use std::io::{Read, Write};
@@ -32,7 +33,6 @@ fn socket() -> Option<RawFd> {
 }
 
 /// Runs `command` as rank `rank`, and ends as it ends. Returns only if it could not be started.
-#[allow(clippy::print_stderr)] // the last word before a signal that leaves no time for an error
 pub(super) fn supervise(command: &mut Command, rank: usize) -> Result<()> {
     let what = || format!("start {}", command.get_program().to_string_lossy());
     let failed = |error| Error::io(what(), error);
@@ -59,7 +59,7 @@ pub(super) fn supervise(command: &mut Command, rank: usize) -> Result<()> {
     std::thread::spawn(move || pass_on(launcher, to_rank, &AtomicBool::new(false)));
     let status = child.wait().map_err(|error| Error::io(format!("wait for rank {rank}"), error))?;
     if !status.success() && !spoke.load(Ordering::SeqCst) {
-        eprintln!("zazen: rank {rank} ended before MPI_Init ({status}), so the job ends");
+        output::note(format!("rank {rank} ended before MPI_Init ({status}), so the job ends"));
         let _ = kill_process(getpid(), Signal::KILL);
     }
     end_as(status)

@@ -65,8 +65,8 @@ pub(super) fn run(arguments: &Load) -> Result<()> {
         let report = json!({"files": files.len(), "bytes": bytes, "copies": arguments.copies});
         return output::json_of("load", &report);
     }
-    output::print(&format!(
-        "{} files, {}, {} copies of each asked for\n",
+    output::line(format!(
+        "{} files, {}, {} copies of each asked for",
         files.len(),
         human_bytes(bytes),
         arguments.copies

@@ -6,7 +6,7 @@ mod ranks;
 mod report;
 mod shown;
 
-use crate::output::{self, Table};
+use crate::output::{self, Lines, Table};
 use clap::{Args, Subcommand};
 use shown::files_text;
 use zazen_core::Result;
@@ -79,18 +79,16 @@ fn run_match(arguments: &Match) -> Result<()> {
     Ok(())
 }
 
-fn as_table(outcome: &Outcome) -> String {
+fn as_table(outcome: &Outcome) -> Lines {
     let mut table = Table::new(&["rank", ">files", "which"]);
     for (rank, files) in outcome.assigned.iter().enumerate() {
         table.row(vec![rank.to_string(), files.len().to_string(), files_text(files)]);
     }
     let bound = outcome.bytes_bound.map_or(String::new(), |bound| format!(", at least {bound}"));
-    format!(
-        "{}{} remote (at least {}); bytes per rank: mean {}, most {}{bound}\n",
-        table.render(),
-        outcome.remote,
-        outcome.bound,
-        outcome.bytes_mean,
-        outcome.bytes_max,
-    )
+    let mut text = table.render();
+    text.line(format!(
+        "{} remote (at least {}); bytes per rank: mean {}, most {}{bound}",
+        outcome.remote, outcome.bound, outcome.bytes_mean, outcome.bytes_max,
+    ));
+    text
 }

@@ -2,7 +2,7 @@
 
 use super::ranks::{read, same_host};
 use super::shown::files_text;
-use crate::output::{self, Table, human_bytes};
+use crate::output::{self, Lines, Table, human_bytes};
 use crate::target::Targets;
 use clap::Args;
 use serde_json::json;
@@ -265,15 +265,15 @@ fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-fn as_table(ranks: &[String], planned: &[Planned], locator: &dyn Locator) -> String {
-    let mut text = String::new();
+fn as_table(ranks: &[String], planned: &[Planned], locator: &dyn Locator) -> Lines {
+    let mut text = Lines::default();
     if let [step] = planned {
         let mut table = Table::new(&["rank", "host", ">files", "which"]);
         for (rank, (host, files)) in ranks.iter().zip(&step.assigned).enumerate().take(SHOWN_MAX) {
             table.row(vec![rank.to_string(), host.clone(), files.len().to_string(), files_text(files)]);
         }
-        text.push_str(&table.render());
-        text.push_str(&more(ranks.len(), "ranks"));
+        text.add(&table.render());
+        more(&mut text, ranks.len(), "ranks");
     }
     let mut table = Table::new(&[
         "time",
@@ -295,13 +295,13 @@ fn as_table(ranks: &[String], planned: &[Planned], locator: &dyn Locator) -> Str
             human_bytes(step.bytes_max),
         ]);
     }
-    text.push_str(&table.render());
-    text.push_str(&more(planned.len(), "steps"));
+    text.add(&table.render());
+    more(&mut text, planned.len(), "steps");
     let (remote, bound) =
         (planned.iter().map(|step| step.remote).sum(), planned.iter().map(|step| step.bound).sum());
     let files = planned.iter().map(|step| step.files as u64).sum();
-    text.push_str(&format!(
-        "{:.2} % of {files} files are read remotely by {} ranks; at best {:.2} % (places: {})\n",
+    text.line(format!(
+        "{:.2} % of {files} files are read remotely by {} ranks; at best {:.2} % (places: {})",
         100.0 * share(remote, files),
         ranks.len(),
         100.0 * share(bound, files),
@@ -310,9 +310,9 @@ fn as_table(ranks: &[String], planned: &[Planned], locator: &dyn Locator) -> Str
     text
 }
 
-fn more(count: usize, what: &str) -> String {
-    match count.saturating_sub(SHOWN_MAX) {
-        0 => String::new(),
-        more => format!("… {more} more {what}; --json shows all\n"),
+fn more(text: &mut Lines, count: usize, what: &str) {
+    let more = count.saturating_sub(SHOWN_MAX);
+    if more > 0 {
+        text.line(format!("… {more} more {what}; --json shows all"));
     }
 }

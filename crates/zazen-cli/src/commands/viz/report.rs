@@ -3,7 +3,7 @@
 //! A reader with a folder for records writes a line of JSON for each step and rank
 //! (`integrations/viz/src/reader.py`).
 
-use crate::output::{self, Table, human_bytes};
+use crate::output::{self, Lines, Table, human_bytes};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -200,7 +200,7 @@ fn reads(calls: &[f64]) -> Reads {
     Reads { count, mean_s, deviation_s, p99_s, max_s, outliers }
 }
 
-fn as_table(run: &Run) -> String {
+fn as_table(run: &Run) -> Lines {
     let mut table = Table::new(&[
         "time",
         ">local",
@@ -230,21 +230,20 @@ fn as_table(run: &Run) -> String {
             how.to_owned(),
         ]);
     }
-    let more = match run.steps.len().saturating_sub(SHOWN_MAX) {
-        0 => String::new(),
-        more => format!("… {more} more steps; --json shows all\n"),
-    };
+    let mut text = Lines::default();
+    text.line(format!("{}: {} ranks, strategy {}", run.folder, run.ranks, run.strategy));
+    text.add(&table.render());
+    let more = run.steps.len().saturating_sub(SHOWN_MAX);
+    if more > 0 {
+        text.line(format!("… {more} more steps; --json shows all"));
+    }
     let Reads { count, mean_s, deviation_s, p99_s, max_s, outliers } = run.reads;
-    format!(
-        "{}: {} ranks, strategy {}\n{}{more}{count} read calls: mean {mean_s:.4} s, deviation \
-         {deviation_s:.4}, p99 {p99_s:.4}, most {max_s:.4}, {outliers} beyond the mean and 3 deviations; \
-         {:.1} % of steps within 10 s\n",
-        run.folder,
-        run.ranks,
-        run.strategy,
-        table.render(),
+    text.line(format!(
+        "{count} read calls: mean {mean_s:.4} s, deviation {deviation_s:.4}, p99 {p99_s:.4}, most \
+         {max_s:.4}, {outliers} beyond the mean and 3 deviations; {:.1} % of steps within 10 s",
         100.0 * run.within_10_s,
-    )
+    ));
+    text
 }
 
 /// One plot for each run: time steps across, seconds of each read call up, and the mean and p99 as
