@@ -4,6 +4,8 @@ that need it.
 
     tests/trust/mutants.py [--together] [--target FOLDER] [NAME ...]
 
+A test is a file and name of pytest, or `cargo`, its arguments and the name of a test in Rust.
+
 Each entry of MUTANTS is a change that undoes one guard. A test that still passes then proves
 nothing. The changes are made in a copy of the tracked files, never in this checkout. --together
 builds once with all of them, which is quicker; then a test may also fail because of another entry's
@@ -142,6 +144,84 @@ MUTANTS = (
         ("test_calls.py::test_a_flood_of_connections_keeps_no_key_holder_out",),
     ),
     Mutant(
+        "the unit lets no daemon ask the kernel who connects",
+        5,
+        (("packaging/zazend.service", "AF_UNIX AF_INET AF_INET6 AF_NETLINK", "AF_UNIX AF_INET AF_INET6"),),
+        ("test_unit.py::test_a_flood_keeps_no_writer_out",),
+    ),
+    Mutant(
+        "a long copy goes on without its reader",
+        5,
+        (("crates/zazend/src/fetch.rs", "        (self.stops)()\n", "        (self.stops)() && false\n"),),
+        ("cargo -p zazend --test left a_long_copy_ends_with_its_reader",),
+    ),
+    Mutant(
+        "a status takes no share of its user's heavy calls",
+        5,
+        (
+            (
+                "crates/zazend/src/service_control.rs",
+                "control_fn::STATUS => Some(&shares.heavy),",
+                "control_fn::STATUS => None,",
+            ),
+        ),
+        ("cargo -p zazend --lib a_status_is_one_of_its_users_heavy_calls",),
+    ),
+    Mutant(
+        "a report of a bad frame takes no share",
+        5,
+        (
+            (
+                "crates/zazend/src/service_frames/mod.rs",
+                "        | frames_fn::REPORT_BAD\n        | frames_fn::RECORDS\n",
+                "        | frames_fn::RECORDS\n",
+            ),
+        ),
+        ("cargo -p zazend --lib calls_that_cost_memory_or_time_take_shares",),
+    ),
+    Mutant(
+        "a name begins a line of the log",
+        5,
+        (
+            (
+                "crates/zazend/src/logging.rs",
+                "b'\\n' => shown.extend_from_slice(b\"\\n    \"),",
+                "b'\\n' => shown.extend_from_slice(b\"\\n\"),",
+            ),
+        ),
+        ("test_told_files.py::test_names_forge_no_line_and_give_no_orders",),
+    ),
+    Mutant(
+        "a name begins a line of what a command prints",
+        5,
+        (
+            (
+                "crates/zazen-cli/src/output.rs",
+                "        self.0.push_str(&shown(text.as_ref()));\n",
+                "        self.0.push_str(text.as_ref());\n",
+            ),
+        ),
+        ("test_told_files.py::test_what_root_is_shown_of_names",),
+    ),
+    Mutant(
+        "a name begins a line of an error",
+        5,
+        (("crates/zazen-cli/src/output.rs", 'lines.join("\\n    ")', 'lines.join("\\n")'),),
+        ("test_told_files.py::test_what_root_is_shown_of_names",),
+    ),
+    Mutant(
+        "a name gives the terminal orders in a dump",
+        5,
+        (
+            (
+                "crates/zazen-store/src/store.rs",
+                "dataset.path.as_str().escape_debug(),",
+                "dataset.path.as_str(),",
+            ),
+        ),
+        ("test_told_files.py::test_what_root_is_shown_of_names",),
+    ),
+    Mutant(
         "a caller writes as many log lines as it likes",
         5,
         (
@@ -164,6 +244,59 @@ MUTANTS = (
             ),
         ),
         ("test_disk.py::test_any_small_file_of_the_root_may_be_damaged",),
+    ),
+    Mutant(
+        "the state is written through what lies in its place",
+        8,
+        (
+            (
+                "crates/zazend/src/told_files.rs",
+                "OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;",
+                "OFlags::CREATE | OFlags::CLOEXEC;",
+            ),
+            (
+                "crates/zazend/src/told_files.rs",
+                "let fresh = path.with_file_name(name);",
+                "let fresh = path.with_file_name(name).with_file_name(path.file_name().unwrap_or_default());",
+            ),
+        ),
+        ("test_told_files.py::test_planted_links_are_replaced_not_followed",),
+    ),
+    Mutant(
+        "spans are added to anybody's file",
+        8,
+        (
+            (
+                "crates/zazend/src/told_files.rs",
+                "if found.uid() != own || !found.is_file() || found.nlink() != 1 {",
+                "if found.uid() != own && !found.is_file() && found.nlink() != 1 {",
+            ),
+        ),
+        ("test_told_files.py::test_spans_go_into_no_file_of_another_user",),
+    ),
+    Mutant(
+        "the mode of the socket goes to what took its place",
+        8,
+        (
+            (
+                "crates/zazen-call/src/carriers/unix.rs",
+                "    if !is_socket || stat.st_uid",
+                "    if !is_socket && stat.st_uid",
+            ),
+        ),
+        ("cargo -p zazen-call --lib what_took_the_sockets_place_keeps_its_mode",),
+    ),
+    Mutant(
+        "any member says what only a primary may",
+        8,
+        (
+            (
+                "crates/zazen-namespace/src/node/heard.rs",
+                "self.is_primary(sender.node, unneeded.id.partition()),",
+                "true || self.is_primary(sender.node, unneeded.id.partition()),",
+            ),
+        ),
+        ("cargo -p zazen-namespace --lib a_member_says_what_is_its_own_part",),
     ),
     Mutant(
         "nobody asks who owns a folder",
@@ -231,27 +364,46 @@ def built(tree: Path, target: Path) -> dict[str, str]:
     }
 
 
+def cargo_test(test: str, tree: Path, target: Path) -> subprocess.CompletedProcess:
+    """Runs one test in Rust. Not to be built is no failure of the test: that ends all."""
+    words = ["cargo", "test", "--locked", "--quiet", *test.split()[1:-1]]
+    environment = os.environ | {"CARGO_TARGET_DIR": str(target)}
+    if run([*words, "--no-run"], cwd=tree, env=environment).returncode != 0:
+        sys.exit(f"{test}: does not compile; mend the list of changes")
+    words += ["--", test.split()[-1]]
+    done = run(words, cwd=tree, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if "running 1 test" not in done.stdout:
+        sys.exit(f"{test}: there is no such test; mend the list of tests\n{done.stdout}")
+    return done
+
+
 def failing(mutants: list[Mutant]) -> list[str]:
     """The tests that fail although all guards are there, with what is installed: they could show
-    nothing."""
-    tests = [test for mutant in mutants for test in mutant.tests]
+    nothing. The tests in Rust run in `make test`."""
+    tests = [test for mutant in mutants for test in mutant.tests if not test.startswith("cargo ")]
+    if not tests:
+        return []
     words = [sys.executable, "-m", "pytest", "-q", "-rf", "-p", "no:cacheprovider", *tests]
     done = run(words, cwd=ROOT / "tests" / "trust", stdout=subprocess.PIPE, text=True)
     found = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
     return found or ([] if done.returncode == 0 else done.stdout.splitlines()[-1:])
 
 
-def survivors(tree: Path, environment: dict[str, str], mutants: list[Mutant]) -> list[str]:
+def survivors(tree: Path, environment: dict[str, str], target: Path, mutants: list[Mutant]) -> list[str]:
     """The tests that pass although their guard is gone."""
     passed = []
     for mutant in mutants:
         for test in mutant.tests:
-            words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
-            done = run(
-                words, cwd=tree / "tests" / "trust", env=environment, stdout=subprocess.PIPE, text=True
-            )
-            why = [line for line in done.stdout.splitlines() if line.startswith("E ")]
-            is_caught = done.returncode == 1
+            if test.startswith("cargo "):
+                done = cargo_test(test, tree, target)
+                is_caught = done.returncode != 0
+            else:
+                words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
+                place = tree / "tests" / "trust"
+                done = run(words, cwd=place, env=environment, stdout=subprocess.PIPE, text=True)
+                is_caught = done.returncode == 1
+            marks = ("E ", "assertion", "thread ")
+            why = [line for line in done.stdout.splitlines() if line.startswith(marks)]
             print(
                 f"{'caught' if is_caught else 'NOT CAUGHT'}: §{mutant.section} {mutant.name}: {test}",
                 flush=True,
@@ -292,7 +444,7 @@ def main() -> int:
         for nth, group in enumerate(groups):
             tree = copy_of_the_tree(Path(folder) / str(nth))
             mutate(tree, group)
-            left += survivors(tree, built(tree, target), group)
+            left += survivors(tree, built(tree, target), target, group)
             shutil.rmtree(tree)
     print(f"{len(left)} of {sum(len(one.tests) for one in chosen)} tests passed without their guard")
     return 1 if left else 0

@@ -1,6 +1,7 @@
 //! The control service: who the daemon is, how it is doing.
 
 use crate::node::Node;
+use crate::shares::{AllShares, Shares};
 use std::sync::Arc;
 use std::time::Duration;
 use zazen_call::{Call, Caller, Reply, Service};
@@ -55,14 +56,12 @@ impl Service for ControlService {
     }
 
     fn call(&self, caller: &Caller, call: Call<'_>) -> Result<Reply> {
+        let stops = || self.node.is_draining() || call.line.is_cut();
+        let share = share_of(&self.node.shares, call.function);
+        let _share = share.map(|shares| shares.wait(caller, PATIENCE, stops)).transpose()?;
         let payload = match call.function {
             control_fn::HELLO => self.info().encode(),
-            control_fn::STATUS => {
-                // It asks of each cached dataset whether the caller may list it.
-                let stops = || self.node.is_draining() || call.line.is_cut();
-                let _share = self.node.shares.heavy.wait(caller, PATIENCE, stops)?;
-                crate::status::status(&self.node, caller).to_string().into_bytes()
-            }
+            control_fn::STATUS => crate::status::status(&self.node, caller).to_string().into_bytes(),
             control_fn::DUMP if self.node.is_operator(caller) => crate::status::dump(&self.node).into_bytes(),
             control_fn::DUMP => {
                 return Err(Error::new(
@@ -85,4 +84,27 @@ impl Service for ControlService {
     }
 
     fn detach(&self, _caller: &Caller) {}
+}
+
+/// Of what a call takes a share.
+fn share_of(shares: &AllShares, function: u16) -> Option<&Arc<Shares>> {
+    match function {
+        // It asks of each cached dataset whether the caller may list it.
+        control_fn::STATUS => Some(&shares.heavy),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_one_of_its_users_heavy_calls() {
+        let shares = AllShares::default();
+        let of = |function| share_of(&shares, function).map(Arc::as_ptr);
+        assert_eq!(of(control_fn::STATUS), Some(Arc::as_ptr(&shares.heavy)));
+        // Whoever wants to know whether the daemon is there is told at once.
+        assert_eq!((of(control_fn::HELLO), of(control_fn::PING)), (None, None));
+    }
 }

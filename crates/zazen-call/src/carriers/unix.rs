@@ -293,3 +293,32 @@ fn get_option<T: Copy>(
     }
     Ok(length as usize)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    /// Whoever may write to the folder has put something else in the place of the new socket.
+    #[test]
+    fn what_took_the_sockets_place_keeps_its_mode() {
+        let folder = tempfile::tempdir().unwrap();
+        let victim = folder.path().join("victim");
+        std::fs::write(&victim, "precious").unwrap();
+        std::fs::set_permissions(&victim, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        let path = folder.path().join("s");
+        let (open, name) =
+            (OwnedFd::from(std::fs::File::open(folder.path()).unwrap()), std::ffi::OsStr::new("s"));
+        symlink(&victim, &path).unwrap();
+        assert_eq!(open_to_all(&open, name, &path).unwrap_err().kind(), ErrorKind::Conflict);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::hard_link(&victim, &path).unwrap();
+        assert_eq!(open_to_all(&open, name, &path).unwrap_err().kind(), ErrorKind::Conflict);
+        assert_eq!(std::fs::metadata(&victim).unwrap().mode() & 0o7777, 0o600);
+        // The socket itself is for everybody.
+        std::fs::remove_file(&path).unwrap();
+        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        open_to_all(&open, name, &path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o666);
+    }
+}
