@@ -17,6 +17,7 @@ use crate::read::{Access, Early, Facts, Frame, FrameReader, PlaceReader, Pool, R
 use crate::testbed_env::{testbed_backing, testbed_socket};
 use crate::trajectory::OpenedTrajectory;
 use crate::warn::warn_once;
+use rustix::fs::{Mode, OFlags};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -647,7 +648,9 @@ fn open_local(path: &Path, options: &OpenOptions) -> Result<std::result::Result<
 /// FUSE mount without `allow_other`, and not a thread of root's that acts for that user.
 fn is_this_users_mount(path: &Path) -> bool {
     const FUSE: u64 = 0x6573_5546;
-    let Ok(file) = std::fs::File::open(path) else { return false };
+    // Without a wait, should it be a FIFO.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return false };
     rustix::fs::fstatfs(&file).is_ok_and(|found| found.f_type as u64 == FUSE)
 }
 
