@@ -28,6 +28,11 @@ impl Lines {
         text.lines().for_each(|line| self.line(line));
     }
 
+    #[cfg(test)]
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
     /// Adds lines.
     pub(crate) fn add(&mut self, more: &Lines) {
         self.0.push_str(&more.0);
@@ -65,7 +70,12 @@ pub(crate) fn line(text: impl AsRef<str>) {
 /// Writes a JSON value to stdout, indented for people where stdout is a terminal.
 pub(crate) fn json(value: &serde_json::Value) {
     let pretty = std::io::stdout().is_terminal();
-    print_raw(&(harmless_json(if pretty { format!("{value:#}") } else { value.to_string() }) + "\n"));
+    json_text(if pretty { format!("{value:#}") } else { value.to_string() });
+}
+
+/// Writes `text`, which is JSON, to stdout, and ends the line.
+pub(crate) fn json_text(text: String) {
+    print_raw(&(harmless_json(text) + "\n"));
 }
 
 /// JSON escapes most control characters itself. The others, which are within texts, are escaped

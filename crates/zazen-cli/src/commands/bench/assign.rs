@@ -178,7 +178,7 @@ mod tests {
             memory: Memory::of(&reports),
             elsewhere: None,
         };
-        assert!(report.as_text().contains("adds up"));
+        assert!(report.as_text().as_str().contains("adds up"));
         report.as_json()
     }
 

@@ -120,7 +120,7 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
     if arguments.json {
         for record in &records {
             let line = serde_json::to_string(&record.line()?).unwrap_or_default();
-            output::line(line);
+            output::json_text(line);
         }
     } else if arguments.compare_fidelity {
         output::print(&comparison(&records));
