@@ -405,6 +405,37 @@ def test_root_passes_no_closed_folder_by_names_that_its_owner_looked_up(a, node,
     a.run(lambda: whole(Mounted(mounted)))
 
 
+def test_the_log_of_a_mount_goes_into_no_file_of_another_user(b, node, ground, programs):
+    if not Path("/dev/fuse").exists():
+        pytest.skip("needs /dev/fuse")
+    shared, victim, place = ground / "shared", ground / "victim", ground / "mnt"
+    for folder in (shared, place):
+        folder.mkdir()
+    shared.chmod(0o1777)
+    victim.write_bytes(b"precious")
+    b.run(os.symlink, victim, shared / "link")
+    b.run((shared / "file").write_bytes, b"B's")
+    b.run(os.mkfifo, shared / "fifo")
+    (shared / "two").hardlink_to(victim)
+    how = {"env": zazen.testing.environment(), "capture_output": True, "text": True, "timeout": 120}
+
+    def mount(log):
+        words = [programs / "zazen", "mount", place, "--socket", node.socket, "--log", log]
+        return subprocess.run(words, check=False, **how)
+
+    for name in ("link", "file", "fifo", "two", "none/log"):
+        done = mount(shared / name)
+        assert done.returncode != 0 and str(shared / name) in done.stderr, done
+        assert not os.path.ismount(place)
+    assert victim.read_bytes() == b"precious" and (shared / "file").read_bytes() == b"B's"
+    done = mount(shared / "log")
+    assert done.returncode == 0, done
+    try:
+        assert os.path.ismount(place) and (shared / "log").stat().st_uid == 0
+    finally:
+        subprocess.run([programs / "zazen", "unmount", place], check=True, **how)
+
+
 def test_staging_follows_no_link_of_another_user(a, b, node, ground, programs):
     a.run(prepare, node)
     for name in ("own", "target"):

@@ -4,12 +4,13 @@ use crate::output;
 use clap::Args;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
-use zazen_core::{Error, Result};
+use zazen_core::{Error, ErrorKind, Result};
 use zazen_env::socket_path::find_socket_path;
 use zazen_mount::namespace::NamespaceTree;
 use zazen_mount::{Options, Tree, mount};
@@ -117,8 +118,12 @@ fn background() -> Result<()> {
             kept.push(argument);
         }
     }
+    if let Some(log) = &log {
+        // Here somebody reads what is wrong with it.
+        drop(open_log(Path::new(log))?);
+    }
     let mut command = Command::new(program);
-    command.args(kept).arg("--foreground").env(BACKGROUND, log.as_deref().unwrap_or("/dev/null".as_ref()));
+    command.args(kept).arg("--foreground").env(BACKGROUND, log.as_deref().unwrap_or(NOWHERE.as_ref()));
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     // A session of its own: the terminal's signals are not for it.
     // SAFETY: setsid touches nothing but the new process, and may be called after a fork.
@@ -138,11 +143,29 @@ fn background() -> Result<()> {
     std::process::exit(status.code().unwrap_or(1))
 }
 
+/// The log that nobody wants.
+const NOWHERE: &str = "/dev/null";
+
+/// Opens the log to add to it. In a folder like /tmp another user may have put something in its
+/// place: nothing of another user is written to, followed or waited for.
+fn open_log(path: &Path) -> Result<std::fs::File> {
+    let failed = |error| Error::io(format!("log {}", path.display()), error);
+    let mut options = std::fs::OpenOptions::new();
+    options.create(true).append(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let file = options.open(path).map_err(failed)?;
+    let found = file.metadata().map_err(failed)?;
+    let is_own = found.uid() == rustix::process::geteuid().as_raw() && found.nlink() == 1;
+    if !found.file_type().is_char_device() && !(found.is_file() && is_own) {
+        let text = format!("log {}: is no file of this user's own; name another one", path.display());
+        return Err(Error::new(ErrorKind::Conflict, text));
+    }
+    Ok(file)
+}
+
 /// Tells the waiting command, and lets go of its terminal.
 fn tell_ready() {
-    let log = std::env::var_os(BACKGROUND).unwrap_or("/dev/null".into());
-    let opened = std::fs::OpenOptions::new().create(true).append(true).open(Path::new(&log));
-    let log = opened.or_else(|_| std::fs::OpenOptions::new().write(true).open("/dev/null"));
+    let log = std::env::var_os(BACKGROUND).unwrap_or(NOWHERE.into());
+    let log = open_log(Path::new(&log)).or_else(|_| open_log(Path::new(NOWHERE)));
     let mut output = std::io::stdout();
     // If the command is gone, nobody waits.
     _ = writeln!(output, "{READY}").and_then(|()| output.flush());
