@@ -196,6 +196,10 @@ def test_spellings_of_one_directory(site):
     (site.backing / "link").unlink()
     (site.backing / "link").symlink_to("SIM")
     assert marks(site, site.backing / "link") == {0: 3, 1: 4}
+    # Two dots after a link lead where the kernel goes, not where the text seems to.
+    (site.backing / "SIM" / "deep").mkdir()
+    (sim / "hop").symlink_to(site.backing / "SIM" / "deep")
+    assert marks(site, f"{sim}/hop/..") == {0: 3, 1: 4}
 
 
 def test_pushed_frames_stand_for_their_sources(site):

@@ -231,18 +231,29 @@ impl Direct {
     }
 }
 
-/// The absolute form of a path that a user typed. `.` and `..` are resolved as text.
+/// The absolute form of a path that a user typed. `..` leads where the kernel's does, also after a
+/// symbolic link; what does not exist is resolved as text.
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
     let spelled = std::path::absolute(path)
         .map_err(|error| Error::io(format!("dataset path {:?}: has no absolute form", path), error))?;
     let mut normal = PathBuf::new();
     for part in spelled.components() {
         match part {
-            std::path::Component::ParentDir => drop(normal.pop()),
+            std::path::Component::ParentDir => normal = parent(normal),
             part => normal.push(part),
         }
     }
     Ok(normal)
+}
+
+/// The directory above, spelled as `path` is, unless a link leads elsewhere.
+fn parent(mut path: PathBuf) -> PathBuf {
+    let above = std::fs::canonicalize(&path).ok().and_then(|found| found.parent().map(Path::to_owned));
+    path.pop();
+    match above {
+        Some(above) if std::fs::canonicalize(&path).is_ok_and(|spelled| spelled != above) => above,
+        _ => path,
+    }
 }
 
 #[cfg(test)]
@@ -253,6 +264,28 @@ mod tests {
         let found = parse_backing(spec).ok();
         let found = found.as_ref().map(|(root, addr)| (root.to_str().unwrap(), addr.as_deref()));
         assert_eq!(found, expected, "{spec:?}");
+    }
+
+    #[test]
+    fn two_dots_after_a_link_lead_where_the_kernel_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let real = folder.path().canonicalize().unwrap();
+        for name in ["a/run", "b"] {
+            std::fs::create_dir_all(real.join(name)).unwrap();
+        }
+        std::os::unix::fs::symlink(real.join("a/run"), real.join("b/link")).unwrap();
+        std::os::unix::fs::symlink(&real, real.join("whole")).unwrap();
+        let check = |typed: &str, expected: &str| {
+            assert_eq!(absolute(&real.join(typed)).unwrap(), real.join(expected), "{typed}");
+        };
+        check("b/link/../x", "a/x");
+        check("b/link/../../x", "x");
+        check("a/run/../x", "a/x");
+        // The spelling stays where it means the same, or where nothing is there.
+        check("whole/a/run/../x", "whole/a/x");
+        check("none/run/../x", "none/x");
+        check("./a/./run", "a/run");
+        assert_eq!(absolute(Path::new("/../../x")).unwrap(), Path::new("/x"));
     }
 
     #[test]
