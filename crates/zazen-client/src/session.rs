@@ -633,8 +633,8 @@ fn open_local(path: &Path, options: &OpenOptions) -> Result<std::result::Result<
         Err(error) if daemon_is_gone(&error) => Ok(Err(no_daemon(&error))),
         Err(error) if error.kind() == ErrorKind::PermissionDenied && is_this_users_mount(path) => {
             let text = format!(
-                "{} is on a FUSE file system that only its user may enter; reading it straight. To have it \
-                 cached, mount it with allow_other",
+                "the daemon may not read {}, which is on a FUSE file system; reading it straight. If only \
+                 this user may enter the mount, mount it with allow_other to have it cached",
                 path.display()
             );
             warn_once(&format!("private {}", path.display()), &text);
