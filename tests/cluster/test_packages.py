@@ -55,7 +55,7 @@ def run(*words: object, **options) -> str:
 
 
 def test_the_packages_say_what_they_need(packages):
-    assert set(packages) == {"zazen", "libzazen0", "libzazen-dev"}
+    assert set(packages) == {"zazen", "zazen-slurm", "libzazen0", "libzazen-dev"}
     needs = {name: run("dpkg-deb", "--field", file, "Depends") for name, file in packages.items()}
     assert "libc6 (>= " in needs["zazen"] and "libc6 (>= " in needs["libzazen0"], needs
     assert needs["libzazen-dev"].strip() == f"libzazen0 (= {zazen.__version__})"
@@ -119,6 +119,8 @@ def test_the_unit_the_settings_and_the_pages_are_there(installed):
         "usr/share/doc/zazen/examples/zazend.toml",
         "usr/share/zazen/prometheus/zazen.rules.yml",
         "usr/share/zazen/grafana/zazen.json",
+        "usr/share/zazen/slurm/zazen_placement.lua",
+        "usr/share/doc/zazen-slurm/examples/zazen-slurm-features.service",
         "usr/share/man/man1/zazen.1.gz",
         "usr/share/man/man8/zazend.8.gz",
         "usr/share/bash-completion/completions/zazen",
