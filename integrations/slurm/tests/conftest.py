@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,15 @@ class Site:
 
     def __init__(self, cluster, backing, daemons, key):
         self.slurm, self.backing, self.daemons, self.key = cluster, backing, daemons, key
+        #: The user's home, on all nodes.
+        self.home = cluster.folder / "home"
+        #: Of the daemon that has the namespace.
+        self.namespace = cluster.folder / "ns/s"
         self.nodes = ",".join(daemon.address for daemon in daemons.values())
+
+    def jobs_folder(self, node, job):
+        """The job's folder on a node's disk."""
+        return self.slurm.folder / node / "jobs" / job
 
     def zazen(self, *words):
         command = [zazen.testing.program("zazen"), *words]
@@ -69,7 +78,7 @@ class Site:
 
     def submit(self, *words, script=None):
         """Submits a job of the user; its number."""
-        options = ["sbatch", "--parsable", "--output=/dev/null", *words]
+        options = ["sbatch", "--parsable", f"--output={self.home}/%j.out", *words]
         if script is None:
             return self.slurm.as_user(*options, "--wrap", "true")
         file = self.slurm.folder / "script"
@@ -95,7 +104,10 @@ def site():
         pytest.skip(why)
     cluster = slurm.Slurm(
         4,
-        ["JobSubmitPlugins=lua", "HealthCheckInterval=3", "HealthCheckNodeState=ANY"],
+        [
+            "JobSubmitPlugins=lua\nBurstBufferType=burst_buffer/lua",
+            "HealthCheckInterval=3\nHealthCheckNodeState=ANY",
+        ],
         memory={"n4": 500},
     )
     at = cluster.folder
@@ -103,16 +115,40 @@ def site():
     assert "/var/lib/zazen-slurm/warm" in place
     cluster.files["job_submit.lua"] = place.replace("/var/lib/zazen-slurm/warm", f"{at}/warm")
     cluster.files["zazen_placement.lua"] = KIT / "zazen_placement.lua"
-    programs = Path(zazen.testing.program("zazen")).parent
+    staging = (KIT / "burst_buffer.lua").read_text()
+    for ours, theirs in [
+        ('zazen = "zazen"', f'zazen = "{at}/bin/zazen"'),
+        ("socket = nil", f'socket = "{at}/ns/s"'),
+        ("/var/lib/zazen-slurm/staging", f"{at}/staging"),
+    ]:
+        assert ours in staging
+        staging = staging.replace(ours, theirs)
+    cluster.files["burst_buffer.lua"] = staging
+    cluster.files["burst_buffer.conf"] = KIT / "burst_buffer.conf"
+    (at / "staging").mkdir()
+    # The user of the jobs may not be able to reach the programs under test.
+    (at / "bin").mkdir()
+    for name in ("zazen", "zazend"):
+        shutil.copy(zazen.testing.program(name), at / "bin")
+    (at / "home").mkdir(mode=0o700)
+    os.chown(at / "home", cluster.user.pw_uid, cluster.user.pw_gid)
+    path = f"{at}/bin:{os.environ['PATH']}:/usr/sbin:/sbin"
+    cluster.variables = {"PATH": path, "HOME": str(at / "home")}
     variables = {
-        "PATH": f"{programs}:{os.environ['PATH']}:/usr/sbin:/sbin",
+        "PATH": path,
         "SLURM_CONF": cluster.conf,
         "ZAZEN_SLURM_SETTINGS": at / "settings.sh",
     }
-    settings = [f"ZAZEN_SLURM_SOCKET={at}/%n/s", "ZAZEN_SLURM_TRIES=2"]
+    settings = [f"ZAZEN_SLURM_SOCKET={at}/%n/s", "ZAZEN_SLURM_TRIES=2", f"ZAZEN_SLURM_JOBS={at}/%n/jobs"]
     (at / "settings.sh").write_text("\n".join(settings) + "\n")
-    health = wrapper(at / "health", variables, KIT / "zazen-slurm-health")
-    cluster.settings.append(f"HealthCheckProgram={health}")
+    for setting, program in [
+        ("HealthCheckProgram", "health"),
+        ("Prolog", "prolog"),
+        ("Epilog", "epilog"),
+        ("TaskProlog", "task-prolog"),
+    ]:
+        script = wrapper(at / program, variables, KIT / f"zazen-slurm-{program}")
+        cluster.settings.append(f"{setting}={script}")
     key = at / "key"
     key.write_text("0123456789abcdef" * 4)
     key.chmod(0o600)
@@ -124,9 +160,12 @@ def site():
         daemons = {}
         for name in cluster.names:
             folder = at / name
-            folder.mkdir()
+            (folder / "jobs").mkdir(parents=True)
             daemon = zazen.testing.Daemon(folder, backing, listen="127.0.0.1:0", key=key, name=name)
             daemons[name] = stack.enter_context(daemon)
+        (at / "ns").mkdir()
+        more = ["--namespace", at / "ns/disk", "--namespace-format"]
+        stack.enter_context(zazen.testing.Daemon(at / "ns", backing, more))
         stack.enter_context(cluster)
         found = Site(cluster, backing, daemons, key)
         command = [sys.executable, KIT / "zazen-slurm-features", "--nodes", found.nodes, "--key", key]

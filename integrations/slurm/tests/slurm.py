@@ -91,6 +91,8 @@ class Slurm:
         self.conf = self.folder / "slurm.conf"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.settings, self.files = list(settings), dict[str, str | Path]()
+        #: More variables of commands.
+        self.variables: dict[str, str] = {}
         self._memory = dict(memory or {})
 
     def _write_configuration(self) -> None:
@@ -122,6 +124,7 @@ class Slurm:
             # Only backfill starts a job elsewhere than it prefers.
             "SchedulerParameters=sched_interval=1,batch_sched_delay=0,bf_interval=5",
             "SlurmdParameters=config_overrides\nReturnToService=1",
+            "MessageTimeout=90\nBatchStartTimeout=120\nUnkillableStepTimeout=120",
             "SlurmdTimeout=300\nKillWait=5\nInactiveLimit=0\nMinJobAge=300",
             *self.settings,
             *nodes,
@@ -136,7 +139,8 @@ class Slurm:
     def environment(self) -> dict[str, str]:
         """The environment of commands that speak to this Slurm."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "ZAZEN"))}
-        return kept | {"SLURM_CONF": str(self.conf), "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
+        path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+        return kept | {"SLURM_CONF": str(self.conf), "PATH": path} | self.variables
 
     def _spawn(self, name: str, command: Sequence[object]) -> None:
         with open(self.folder / f"{name}.out", "ab") as out:
