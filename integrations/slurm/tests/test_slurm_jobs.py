@@ -95,6 +95,9 @@ def test_daemons_that_do_not_start_are_an_error_that_says_why(site):
     assert "daemons of 1 nodes" in said and "--no-such-flag" in said
     # Nothing is left of it.
     assert said.splitlines()[-1] == "status 1"
+    # A script that stops at errors stops there.
+    _, state, _ = outcome(site, 'set -e\neval "$(zazen job start --backing /tmp -- --no-such-flag)"\ntrue\n')
+    assert state == "FAILED"
     _, _, said = outcome(site, "zazen job start --backing /tmp --dir here || echo status $?\n")
     assert "--dir here: give an absolute path" in said
 

@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_testbed::{Daemon, Launch, Process, find_program, own_program};
 
-/// `{n}` is the number of nodes.
-const LAUNCHER: &str = "srun --overlap --nodes={n} --ntasks={n} --ntasks-per-node=1 --cpu-bind=none \
+/// `%N` is the number of nodes.
+const LAUNCHER: &str = "srun --overlap --nodes=%N --ntasks=%N --ntasks-per-node=1 --cpu-bind=none \
                         --input=none --kill-on-bad-exit=0 --quiet";
 const LOOK: Duration = Duration::from_millis(100);
 /// How long a node's daemon may take to end.
@@ -47,10 +47,11 @@ enum Action {
     /// Start a daemon on each node of the job, and print the variables that its programs need
     #[command(after_help = "EXAMPLES:
   eval \"$(zazen job start --backing /lustre --dir /ssd)\"
-  eval \"$(zazen job start --backing /lustre --launcher 'mpiexec -n {n} -ppn 1' --count 4)\"
+  eval \"$(zazen job start --backing /lustre --launcher 'mpiexec -n %N -ppn 1' --count 4)\"
 
 Let the batch script run it with `eval`. No root is needed: the daemons serve their own user only.
-They end with `zazen job stop`, or with the job. Their caches end with them.")]
+They end with `zazen job stop`, or with the job. Their caches end with them. If they cannot be
+started, the `eval` fails, too.")]
     Start(Start),
     /// Stop the daemons of the job, and remove what they cached
     Stop(Stop),
@@ -75,7 +76,7 @@ struct Start {
     /// What the cache of a node may take, like 200G [default: zazend's]
     #[arg(long, value_name = "SIZE")]
     budget: Option<String>,
-    /// The command that runs a program once on each node; {n} is the number of nodes
+    /// The command that runs a program once on each node; %N is the number of nodes
     #[arg(long, value_name = "COMMAND", default_value = LAUNCHER, hide_default_value = true)]
     launcher: String,
     /// How many nodes [default: $SLURM_JOB_NUM_NODES]
@@ -154,6 +155,8 @@ fn start_all(start: &Start) -> Result<()> {
         }
         Err(error) => {
             remove_state(&state);
+            // For `eval`, whose status would be 0 otherwise.
+            output::print_raw("false\n");
             Err(error)
         }
     }
@@ -235,7 +238,7 @@ fn remove_state(state: &Path) {
 
 fn launch(start: &Start, count: usize, state: &Path, dir: &Path) -> Result<Process> {
     let words: Vec<String> =
-        start.launcher.split_whitespace().map(|word| word.replace("{n}", &count.to_string())).collect();
+        start.launcher.split_whitespace().map(|word| word.replace("%N", &count.to_string())).collect();
     let Some((program, words)) = words.split_first() else {
         return Err(Error::new(ErrorKind::InvalidArgument, "--launcher: no command"));
     };
