@@ -54,7 +54,7 @@ def ocean(sockets):
         text = '<VTKFile type="vtkMultiBlockDataSet"><vtkMultiBlockDataSet>'
         nodes[1].write_bytes(f"/ocean/{step}.vtm", f"{text}{sets}</vtkMultiBlockDataSet></VTKFile>".encode())
         lines.append({"name": f"{step}.vtm", "time": step / 10})
-    nodes[2].write_bytes("/ocean/ts.vtm.series", json.dumps({"files": lines}).encode())
+    nodes[0].write_bytes("/ocean/ts.vtm.series", json.dumps({"files": lines}).encode())
     return "namespace:/ocean/ts.vtm.series"
 
 
