@@ -59,7 +59,7 @@ pub(crate) fn fit(runs: &[Vec<&Span>], cluster: &mut Cluster, seed: u64) -> Vec<
             *(kind.place)(cluster) = found.rate;
         }
     }
-    let sharing = operations(runs, cluster, &found);
+    let sharing = operations(runs, &found);
     for op in &sharing {
         let shares = Service { fixed_us: 0.0, bytes_per_s: 0.0, parts: vec![1.0], shares: true };
         cluster.service.insert(op.clone(), shares);
@@ -95,15 +95,16 @@ fn find(kind: &Kind, runs: &[Vec<&Span>]) -> Option<Found> {
     Some(Found { rate: median(rates), low, high, met })
 }
 
-/// Operations whose calls cross a resource with a known rate, and nothing without one.
-fn operations(runs: &[Vec<&Span>], cluster: &Cluster, found: &[Option<Found>]) -> Vec<String> {
+/// Operations whose calls cross a resource with a known rate, and nothing without one. Few calls
+/// are enough: what their bytes take is known from others.
+fn operations(runs: &[Vec<&Span>], found: &[Option<Found>]) -> Vec<String> {
     let mut sharing = BTreeSet::new();
     for span in runs.iter().flatten() {
         let (_, crossed) = route(span);
         let is_known = |resource: &Resource| {
             KINDS.iter().zip(found).any(|(kind, found)| (kind.is)(*resource) && found.is_some())
         };
-        if !crossed.is_empty() && crossed.iter().all(is_known) && cluster.service.contains_key(&span.op) {
+        if !crossed.is_empty() && crossed.iter().all(is_known) {
             sharing.insert(span.op.clone());
         }
     }
