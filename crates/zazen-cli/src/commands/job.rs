@@ -139,7 +139,7 @@ fn start_all(start: &Start) -> Result<()> {
         return Err(Error::new(ErrorKind::InvalidArgument, "--count 0: a job has at least one node"));
     }
     let state = state_folder(start.state.as_deref())?;
-    let told = ["ZAZEN_JOB_DIR", "TMPDIR"].iter().find_map(|name| std::env::var_os(name));
+    let told = ["ZAZEN_JOB_DIR", "TMPDIR"].iter().find_map(std::env::var_os);
     let dir = start.dir.clone().or(told.map(PathBuf::from)).unwrap_or_else(|| "/tmp".into());
     if !dir.is_absolute() {
         let why = format!("--dir {}: give an absolute path, it is used on all nodes", dir.display());
