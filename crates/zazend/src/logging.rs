@@ -61,7 +61,7 @@ impl LogLevel {
 /// How a message is written.
 struct Form {
     text: Format<Full, SystemTime>,
-    /// Where standard error is systemd's journal: it knows the time itself, and takes the level from
+    /// Where standard error is systemd's journal: it knows the time, and takes the level from
     /// the beginning of a line (sd-daemon(3)).
     journal: Option<Format<Full, ()>>,
 }
