@@ -11,7 +11,7 @@ use zazen_call::{ClusterKey, Connection, Identity, Reply};
 use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::{Credentials, Error, ErrorKind, Origin, Result, RunSet};
 use zazen_frames::messages::{
-    BatchEntry, CloseDataset, DatasetInfo, Evict, Evicted, Fetch, Fetched, Holdings, List, Listing,
+    BatchEntry, Bring, CloseDataset, DatasetInfo, Evict, Evicted, Fetch, Fetched, Holdings, List, Listing,
     OpenDataset, Pin, Push, PushFate, PushMany, Pushed, PushedMany, Query, ReadMany, ReportBad, ScanBatch,
     ScanClose, ScanNext, ScanOpen, ScanOpened, Verified, Verify, frames_fn,
 };
@@ -315,6 +315,11 @@ impl Remote {
     /// Fills the cache from the backing store; answers when all of `set` is done.
     pub fn fetch(&mut self, handle: u32, set: RunSet, origin: Origin) -> Result<Fetched> {
         self.ask(frames_fn::FETCH, &Fetch { handle, set, origin })
+    }
+
+    /// Fills the cache from the copies of the node `holder`; answers when all of `set` is done.
+    pub fn bring(&mut self, handle: u32, set: RunSet, holder: u128) -> Result<Fetched> {
+        self.ask(frames_fn::BRING, &Bring { handle, set, holder })
     }
 
     /// Removes `set` (`None`: the whole dataset) from the cache; `Busy` if it is pinned.
