@@ -49,8 +49,8 @@ def command(*words):
 
 
 def counters(cluster, node):
-    (status,) = json.loads(command("status", "--json", "--socket", cluster.sockets[node]))
-    return status["counters"]
+    (found,) = json.loads(command("status", "--json", "--socket", cluster.sockets[node]))["nodes"]
+    return found["status"]["counters"]
 
 
 def opened(cluster, ocean, node):
@@ -69,7 +69,7 @@ def test_frames_come_from_their_holder_and_stay(cluster, ocean):
         assert after["peer_bytes"] - before["peer_bytes"] == sum(SIZES)
         assert counters(cluster, 0)["peer_pieces_given"] == 4
         for block, frame in enumerate(asker.read_many(names)):
-            assert frame.source == "alien" and bytes(frame) == content(block)
+            assert frame.source == "alien" and bytes(frame.data) == content(block)
         assert asker.bring(names, holder.node) == 3 and counters(cluster, 1) == counters(cluster, 1)
         _, alien = asker.query(0, 1 << 40)
         assert len(alien) == 3, "they are replicas now"
@@ -91,7 +91,7 @@ def test_what_the_holder_cannot_give_comes_from_the_store(cluster, ocean):
         (ocean / names[2]).write_bytes(content(0))
         assert asker.bring(names, holder.node) == 0
         found = asker.read_many(names)
-        assert [bytes(frame) for frame in found] == [content(0), content(1), content(0)]
+        assert [bytes(frame.data) for frame in found] == [content(0), content(1), content(0)]
 
 
 def test_nodes_that_are_dead_or_unknown_are_left_out(cluster, ocean, tmp_path_factory):
@@ -103,7 +103,7 @@ def test_nodes_that_are_dead_or_unknown_are_left_out(cluster, ocean, tmp_path_fa
         assert asker.bring(names[:1], holder.node) == 1
         cluster.kill(0)
         assert asker.bring(names[1:], holder.node) == 0
-        assert [bytes(frame) for frame in asker.read_many(names)] == [content(at) for at in range(3)]
+        assert [bytes(frame.data) for frame in asker.read_many(names)] == [content(at) for at in range(3)]
     folder = tmp_path_factory.mktemp("d")
     with zazen.testing.Cluster(folder, ocean.parent, nodes=1) as alone:
         with zazen.open(ocean, pattern=PATTERN, socket=alone.sockets[0]) as dataset:
@@ -113,9 +113,9 @@ def test_nodes_that_are_dead_or_unknown_are_left_out(cluster, ocean, tmp_path_fa
 
 def test_a_rank_reads_a_remote_block_from_its_holder(cluster, ocean):
     """The plan gives node 1's rank a block that node 0 holds."""
-    with opened(cluster, ocean, 0) as holder:
+    reader = zazen.viz.Visualization(ocean / "ts.csv", socket=cluster.sockets[1])
+    with zazen.open(ocean, pattern=reader.template, socket=cluster.sockets[0]) as holder:
         holder.read_many([f"step0/block{block}.vtu" for block in range(3)])
-        reader = zazen.viz.Visualization(ocean / "ts.csv", socket=cluster.sockets[1])
         assert reader.plan(0).is_local == [False] * 3
         # What a job's all-gather would say of node 0.
         reader._node_of_holder = {0: reader.dataset.node, 1: holder.node}
@@ -124,4 +124,4 @@ def test_a_rank_reads_a_remote_block_from_its_holder(cluster, ocean):
         frames = reader.read(0, [0, 1, 2])
         assert [frame.source for frame in frames] == ["alien"] * 3
         assert counters(cluster, 1)["fetched"] == 0
-        assert [bytes(frame) for frame in frames] == [content(at) for at in range(3)]
+        assert [bytes(frame.data) for frame in frames] == [content(at) for at in range(3)]

@@ -216,13 +216,15 @@ impl Peers {
             known.refresh(&list);
             known.nodes.iter().cloned().zip(known.peers.iter().cloned()).collect()
         };
-        let is_of = |peer: &Arc<Mutex<Peer>>, node| lock(peer).node == node;
-        // Who has said to be that node, then who has said nothing yet.
-        let said = all.iter().filter(|(_, peer)| is_of(peer, Some(holder)));
-        let silent = all.iter().filter(|(_, peer)| is_of(peer, None) && !lock(peer).is_own);
-        for (addr, peer) in said.chain(silent) {
+        let is_holder = |peer: &Arc<Mutex<Peer>>| lock(peer).node == Some(holder);
+        let may_be = |peer: &Arc<Mutex<Peer>>| lock(peer).node.is_none_or(|node| node == holder);
+        // Who has said to be that node, then who has said nothing yet. Another thread may have heard
+        // of it meanwhile.
+        let said = all.iter().filter(|(_, peer)| is_holder(peer));
+        let others = all.iter().filter(|(_, peer)| may_be(peer) && !lock(peer).is_own);
+        for (addr, peer) in said.chain(others) {
             if let Whom::Peer(connection) = self.connect(key, addr, peer) {
-                if is_of(peer, Some(holder)) {
+                if is_holder(peer) {
                     return Ok((peer.clone(), connection));
                 }
                 lock(peer).idle.push(*connection);
