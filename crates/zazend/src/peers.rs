@@ -218,8 +218,8 @@ impl Peers {
         };
         let is_holder = |peer: &Arc<Mutex<Peer>>| lock(peer).node == Some(holder);
         let may_be = |peer: &Arc<Mutex<Peer>>| lock(peer).node.is_none_or(|node| node == holder);
-        // Who has said to be that node, then who has said nothing yet. Another thread may have heard
-        // of it meanwhile.
+        // Who has said to be that node, then who has said nothing yet. Another thread may have
+        // heard of it meanwhile.
         let said = all.iter().filter(|(_, peer)| is_holder(peer));
         let others = all.iter().filter(|(_, peer)| may_be(peer) && !lock(peer).is_own);
         for (addr, peer) in said.chain(others) {
