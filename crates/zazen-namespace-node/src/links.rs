@@ -171,7 +171,7 @@ impl Links {
     }
 
     /// Who this node is. Without it no other node is reached.
-    pub(crate) fn prove_as(&self, secret: NodeSecret) {
+    pub fn prove_as(&self, secret: NodeSecret) {
         *lock(&self.way.secret) = Some(Arc::new(secret));
     }
 

@@ -127,7 +127,7 @@ impl Objects {
 
     /// Makes the object of a new file. What an earlier life of the namespace left under its name,
     /// with bytes from before `since_ns`, is removed: a new file never shows the bytes of another.
-    pub(crate) fn make_new(&self, name: ObjectName, since_ns: i64) -> Result<Object, Errno> {
+    pub fn make_new(&self, name: ObjectName, since_ns: i64) -> Result<Object, Errno> {
         match self.open(name) {
             Err(Errno::ESTALE) => {}
             opened => {

@@ -167,7 +167,7 @@ impl NodeSecret {
     }
 
     /// The callee's half: the answer, and what is to be proved.
-    pub(crate) fn introduced(&self, theirs: &Introduction) -> Result<(Introduced, Begun)> {
+    pub fn introduced(&self, theirs: &Introduction) -> Result<(Introduced, Begun)> {
         let (nonce, key) = (random()?, self.public());
         let begun = Begun { nonces: [theirs.nonce, nonce], keys: [theirs.key, key] };
         let signature = self.sign(Side::Callee, &begun);
@@ -194,7 +194,7 @@ impl Begun {
     }
 
     /// The key that the caller has proved. `Authentication` if it has not.
-    pub(crate) fn proved(&self, proof: &Proof) -> Result<u128> {
+    pub fn proved(&self, proof: &Proof) -> Result<u128> {
         match self.is_signed(Side::Caller, &proof.signature) {
             true => Ok(key_of(&self.keys[0])),
             false => Err(refused("the caller")),

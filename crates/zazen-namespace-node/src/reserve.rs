@@ -39,12 +39,12 @@ impl Reserve {
     }
 
     /// Whether the disk is so full that the reserve had to be used.
-    pub(crate) fn is_low(&self) -> bool {
+    pub fn is_low(&self) -> bool {
         self.low.load(Ordering::Relaxed)
     }
 
     /// Whether less than half of it is left.
-    pub(crate) fn is_nearly_out(&self) -> bool {
+    pub fn is_nearly_out(&self) -> bool {
         *crate::handles::lock(&self.left) < self.whole / 2
     }
 

@@ -201,7 +201,7 @@ impl Seals {
     /// Seals the object as [`Seals::seal`] does, after `sync`, which brings it to the disk if a
     /// program may have it mapped. A mapping outlives the close. The first store to a page that the
     /// disk has changes the time; a store to a page that waits for the disk does not.
-    pub(crate) fn seal_synced(
+    pub fn seal_synced(
         &self,
         name: ObjectName,
         object: &File,
@@ -271,7 +271,7 @@ impl Seals {
     }
 
     /// Bytes of the object's blocks are not what they were.
-    pub(crate) fn mark_damaged(&self, name: ObjectName, blocks: &[u64]) {
+    pub fn mark_damaged(&self, name: ObjectName, blocks: &[u64]) {
         let mut damaged = lock(&self.damaged);
         let known = damaged.entry(name).or_default();
         let before = known.len();
@@ -290,7 +290,7 @@ impl Seals {
     }
 
     /// The blocks have their bytes again.
-    pub(crate) fn mark_whole(&self, name: ObjectName) {
+    pub fn mark_whole(&self, name: ObjectName) {
         let mut damaged = lock(&self.damaged);
         if damaged.remove(&name).is_some() {
             self.keep_damaged(&damaged);
@@ -298,7 +298,7 @@ impl Seals {
     }
 
     /// How many objects are damaged.
-    pub(crate) fn damaged_count(&self) -> usize {
+    pub fn damaged_count(&self) -> usize {
         lock(&self.damaged).len()
     }
 
@@ -308,7 +308,7 @@ impl Seals {
     }
 
     /// Whether one of `count` blocks from the block `first` on is damaged.
-    pub(crate) fn any_damaged(&self, name: ObjectName, first: u64, count: u64) -> bool {
+    pub fn any_damaged(&self, name: ObjectName, first: u64, count: u64) -> bool {
         let damaged = lock(&self.damaged);
         damaged
             .get(&name)

@@ -208,7 +208,7 @@ impl Map {
     }
 
     /// The node with this key.
-    pub(crate) fn by_key(&self, key: u128) -> Option<&Member> {
+    pub fn by_key(&self, key: u128) -> Option<&Member> {
         self.nodes.iter().find(|member| member.key == key && key != 0)
     }
 

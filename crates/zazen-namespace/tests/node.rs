@@ -233,7 +233,7 @@ impl<T: Tables> Cluster<T> {
     }
 
     fn root(&self) -> usize {
-        let leads = |host: &Host| {
+        let leads = |host: &Host<T>| {
             host.node.as_ref().is_some_and(|node| node.leads(PartitionNo(0), self.now_ns).is_some())
         };
         self.hosts.iter().position(leads).expect("somebody leads partition 0")

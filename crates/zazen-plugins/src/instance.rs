@@ -323,7 +323,7 @@ impl Instance {
     }
 
     /// The client says that its end will be no accident.
-    pub(crate) fn say_goodbye(&self, caller: u64) {
+    pub fn say_goodbye(&self, caller: u64) {
         if let Some(client) = self.clients.get(caller) {
             client.say_goodbye();
         }
@@ -378,7 +378,7 @@ impl Instance {
     }
 
     /// Clients attached.
-    pub(crate) fn client_count(&self) -> usize {
+    pub fn client_count(&self) -> usize {
         self.clients.all().len()
     }
 

@@ -199,12 +199,12 @@ impl Folder {
     }
 
     /// Removes all that the folder holds.
-    pub(crate) fn remove_all(&self) -> Result<()> {
+    pub fn remove_all(&self) -> Result<()> {
         empty(&self.fd).map_err(|errno| self.failed("empty", ".", errno))
     }
 
     /// Removes the folder `name` if it is empty.
-    pub(crate) fn remove_if_empty(&self, name: &str) {
+    pub fn remove_if_empty(&self, name: &str) {
         // One that holds something stays, by design.
         let _ = unlinkat(&self.fd, name, AtFlags::REMOVEDIR);
     }

@@ -19,6 +19,6 @@ pub const SOCKET: &str = "ZAZEN_SOCKET";
 pub const NAMES: [&str; 6] = [TESTBED, KEY, NODES, BACKING, NODE, SOCKET];
 
 /// Removes these variables from `command`'s environment: a daemon gets all it needs by flags.
-pub(crate) fn without_variables(command: &mut Command) -> &mut Command {
+pub fn without_variables(command: &mut Command) -> &mut Command {
     NAMES.iter().fold(command, |command, name| command.env_remove(name))
 }
