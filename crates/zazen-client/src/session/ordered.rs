@@ -49,7 +49,7 @@ impl Dataset {
         OrderedReader::new(Box::new(start), set, memory_max, kept)
     }
 
-    /// As [`Dataset::frames`], or as [`Dataset::frames_ordered`] if `ordered`.
+    /// As [`Dataset::frames`], or by ascending number if `ordered`.
     pub fn frames_in(&mut self, set: RunSet, options: &ReadOptions, ordered: bool) -> Result<AnyReader> {
         match ordered {
             true => self.frames_ordered(set, options).map(|reader| AnyReader::Ordered(Box::new(reader))),
