@@ -4,7 +4,7 @@
 use zazen_vopr::{Planted, run_namespace};
 
 /// Seeds within which each planted bug must be found.
-const SEEDS_MAX: u64 = 300;
+const SEEDS_MAX: u64 = 600;
 
 #[test]
 fn no_seed_breaks_a_promise() {

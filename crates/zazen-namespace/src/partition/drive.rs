@@ -48,11 +48,7 @@ impl Partition {
                     Some(body) => transaction.take(body),
                     None => {
                         self.waiting.own.insert(number);
-                        // Who waits tries again at each tick: only what is new goes to the log.
-                        if self.tables.driven.get(&number) != Some(&transaction) {
-                            self.change(&Change::Drive { number, transaction });
-                        }
-                        return;
+                        return self.change(&Change::Drive { number, transaction });
                     }
                 }
             } else {
