@@ -3,7 +3,7 @@ belong.
 
 The wheel holds the Python package, the programs `zazen` and `zazend`, the C library with its
 headers, the plug-ins with their headers, the runtime of plug-ins' clients, the preload library, the
-systemd unit, completions of `zazen` for shells, and its man pages.
+systemd unit, the kit for Slurm, completions of `zazen` for shells, and its man pages.
 
 `ZAZEN_PROFILE` names the cargo profile; without it, it is `release`. `ZAZEN_TARGET` names another
 target than this machine's, as cargo-zigbuild spells it (`make wheel` sets it). A profile or a
@@ -123,7 +123,7 @@ class InstallData(install_data):
 setup(
     ext_modules=[Extension("zazen._zazen", sources=[], py_limited_api=True)],
     scripts=PARTS["programs"],
-    data_files=[("share/zazen", PARTS["share"])],
+    data_files=[("share/zazen", PARTS["share"]), ("share/zazen/slurm", PARTS["slurm"])],
     cmdclass={"build_ext": BuildExt, "build_scripts": BuildScripts, "install_data": InstallData},
     options={"bdist_wheel": {"py_limited_api": "cp311", "compression": "stored" if BUILT else "deflated"}},
 )

@@ -1,4 +1,5 @@
-"""Makes Debian packages of what cargo has built: `zazen`, `libzazen0` and `libzazen-dev`.
+"""Makes Debian packages of what cargo has built: `zazen`, `zazen-slurm`,
+`libzazen0` and `libzazen-dev`.
 
 Usage: deb.py [--profile NAME] [--out FOLDER] [--compression xz|gzip|none]
 `$DEBFULLNAME` and `$DEBEMAIL` name the maintainer; `$SOURCE_DATE_EPOCH` makes two builds alike.
@@ -190,6 +191,26 @@ def programs(built: Path, folder: Path) -> Package:
     return package
 
 
+def slurm_kit(folder: Path) -> Package:
+    """What a cluster with Slurm takes from: its administrator copies and names the files."""
+    package = Package(
+        "zazen-slurm",
+        folder,
+        "science",
+        "frames of scientific data near the computation: kit for Slurm",
+        "Jobs go to the nodes where their dataset is warm; a node without a daemon\n"
+        "gets no jobs. Hooks, scripts and an agent for Slurm's controller and nodes.",
+    )
+    for name in PARTS["slurm"]:
+        source = ROOT / name
+        if source.suffix == ".service":
+            package.take(source, f"usr/share/doc/zazen-slurm/examples/{source.name}")
+        else:
+            mode = 0o755 if os.access(source, os.X_OK) else 0o644
+            package.take(source, f"usr/share/zazen/slurm/{source.name}", mode)
+    return package
+
+
 def man_page(name: str, section: int, summary: str, told: str) -> str:
     """A man page that shows what `name --help` says."""
     lines = [line.replace("\\", "\\e").replace("-", "\\-") for line in told.splitlines()]
@@ -256,7 +277,9 @@ def main() -> int:
         node = programs(built, Path(folder))
         shared, dev = library(built, Path(folder))
         ours = shared.root / "usr/lib"
-        for package, depends in [(node, []), (shared, []), (dev, [f"libzazen0 (= {VERSION})"])]:
+        packages = [(node, []), (slurm_kit(Path(folder)), [f"zazen (= {VERSION})", "python3"])]
+        packages += [(shared, []), (dev, [f"libzazen0 (= {VERSION})"])]
+        for package, depends in packages:
             print(package.build(options.out.resolve(), depends, ours, options.compression))
     return 0
 

@@ -52,7 +52,7 @@ EDGES = {
     "zazen-stream": "zazen-plugin-sdk | | zazen-stubs-build",
     "zazen-push": "zazen-core",
     "zazen-match": "zazen-core",
-    "zazen-sim": "zazen-core zazen-assign zazen-frames zazen-namespace zazen-push zazen-spans",
+    "zazen-sim": "zazen-core zazen-assign zazen-frames zazen-match zazen-namespace zazen-push zazen-spans",
     "zazen-spans": "zazen-core zazen-frames zazen-namespace zazen-wire",
     "zazen-namespace": "zazen-core zazen-wire",
     "zazen-namespace-node": "zazen-core zazen-env zazen-wire zazen-call zazen-namespace",

@@ -68,7 +68,9 @@ pub(super) fn fetch(
         }
         work.run();
     });
-    Ok(work.found.into_inner().unwrap_or_else(PoisonError::into_inner))
+    let found = work.found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    crate::spans::moved(found.bytes);
+    Ok(found)
 }
 
 struct Work<'a> {

@@ -50,7 +50,10 @@ impl Service for FramesService {
         let line = call.line.clone();
         let stops = move || node.admit().is_err() || line.is_cut();
         let share = share_of(&node.shares, call.function);
-        let _share = share.map(|(shares, patience)| shares.wait(caller, patience, stops)).transpose()?;
+        let wait = |(shares, patience): (&Arc<Shares>, Duration)| {
+            crate::spans::queued(|| shares.wait(caller, patience, stops))
+        };
+        let _share = share.map(wait).transpose()?;
         match call.function {
             frames_fn::OPEN => {
                 open::open(node, sessions, caller, messages::OpenDataset::decode(payload)?, &call.line)
