@@ -4,25 +4,25 @@
 use std::collections::{BTreeMap, VecDeque};
 use zazen_core::Credentials;
 use zazen_namespace::map::Genesis;
-use zazen_namespace::node::{Action, Config, Event, File, Files, Level, Node, Start, Tables, Timing};
+use zazen_namespace::node::{Action, Config, Event, File, Files, Level, Node, Start, Timing};
 use zazen_namespace::operation::{Answer, At, Create, Lock, LockWanted, Operation, Request};
-use zazen_namespace::partition::{self, Partition, Settings};
+use zazen_namespace::partition::{Partition, Settings};
 use zazen_namespace::{Errno, Incarnation, InodeId, Kind, Name, NodeNo, PartitionNo};
 
 const MS: u64 = 1_000_000;
 
 /// A node with its disk; `None` while its daemon is dead.
-struct Host<T = Partition> {
+struct Host {
     address: String,
     disk: BTreeMap<File, Vec<u8>>,
-    node: Option<Node<T>>,
+    node: Option<Node>,
     level: Level,
     fails: bool,
 }
 
-struct Cluster<T = Partition> {
+struct Cluster {
     now_ns: u64,
-    hosts: Vec<Host<T>>,
+    hosts: Vec<Host>,
     post: VecDeque<(String, Vec<u8>)>,
     answers: BTreeMap<u64, Answer>,
     next: u64,
@@ -40,12 +40,6 @@ fn config(address: &str, level: Level) -> Config {
 
 impl Cluster {
     fn new(nodes: usize, replicas: u8, partitions: u32, level: Level) -> Cluster {
-        Cluster::of(nodes, replicas, partitions, level)
-    }
-}
-
-impl<T: Tables> Cluster<T> {
-    fn of(nodes: usize, replicas: u8, partitions: u32, level: Level) -> Cluster<T> {
         let addresses: Vec<String> = (1..=nodes).map(|node| format!("n{node}")).collect();
         let genesis = Genesis {
             namespace: 77,
@@ -233,7 +227,7 @@ impl<T: Tables> Cluster<T> {
     }
 
     fn root(&self) -> usize {
-        let leads = |host: &Host<T>| {
+        let leads = |host: &Host| {
             host.node.as_ref().is_some_and(|node| node.leads(PartitionNo(0), self.now_ns).is_some())
         };
         self.hosts.iter().position(leads).expect("somebody leads partition 0")
@@ -451,74 +445,6 @@ fn replicas_are_equal() {
     assert_eq!(digests.len(), 2);
     digests.dedup();
     assert_eq!(digests.len(), 1);
-}
-
-/// Tables whose transactions wait for something, and make a record at each tick.
-struct Restless(Partition);
-
-impl Restless {
-    const RECORD: &[u8] = b"tick";
-}
-
-impl Tables for Restless {
-    fn new(partition: PartitionNo, settings: &Settings) -> Restless {
-        Restless(Partition::new(partition, settings.clone()))
-    }
-    fn step(&mut self, wall_ns: i64, event: partition::Event, actions: &mut Vec<partition::Action>) {
-        match event {
-            partition::Event::Tick => actions.push(partition::Action::Log(Restless::RECORD.to_vec())),
-            event => self.0.step(wall_ns, event, actions),
-        }
-    }
-    fn apply(&mut self, record: &[u8]) -> zazen_core::Result<()> {
-        if record == Restless::RECORD { Ok(()) } else { self.0.apply(record) }
-    }
-    fn snapshot(&self) -> Vec<Vec<u8>> {
-        Tables::snapshot(&self.0)
-    }
-    fn restore(
-        partition: PartitionNo,
-        settings: &Settings,
-        pieces: &[Vec<u8>],
-    ) -> zazen_core::Result<Restless> {
-        Tables::restore(partition, settings, pieces).map(Restless)
-    }
-}
-
-#[test]
-fn partitions_with_transactions_that_wait_are_handed_over() {
-    for level in [Level::Memory, Level::Written, Level::Synced] {
-        let mut cluster = Cluster::<Restless>::of(1, 2, 16, level);
-        cluster.pass(100 * MS);
-        let host = Host { address: "n2".into(), disk: BTreeMap::new(), node: None, level, fails: false };
-        cluster.hosts.push(host);
-        cluster.reopen(1, 2);
-        // Shorter than the time in which tables without messages get ticks.
-        cluster.pass(4_000 * MS);
-        let map = cluster.hosts[0].node.as_ref().expect("lives").map().clone();
-        for (number, keepers) in (0..).zip(&map.partitions) {
-            let partition = PartitionNo(number);
-            assert_eq!(map.wanted(partition).first(), Some(&keepers.primary), "{level:?}, {partition}");
-            let leads = |host: &Host<Restless>| host.node.as_ref()?.leads(partition, cluster.now_ns);
-            assert_eq!(cluster.hosts.iter().filter_map(leads).count(), 1, "{level:?}, {partition}");
-        }
-    }
-}
-
-#[test]
-fn transactions_that_wait_get_their_ticks_after_a_pause() {
-    let mut cluster = Cluster::<Restless>::of(1, 1, 1, Level::Written);
-    cluster.pass(1_000 * MS);
-    let records = |cluster: &Cluster<Restless>| {
-        let node = cluster.hosts[0].node.as_ref().expect("lives");
-        node.position(PartitionNo(0)).expect("has the partition").index
-    };
-    let before = records(&cluster);
-    assert!(before > 3, "{before} records");
-    // The node stands still, longer than its lease and than ticks take.
-    cluster.now_ns += 60_000 * MS;
-    cluster.pass(10_000 * MS);
-    assert!(records(&cluster) > before + 3, "{before} records before, {} after", records(&cluster));
 }
 
 #[test]
