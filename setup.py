@@ -34,12 +34,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PARTS, VERSION = PROJECT["tool"]["zazen"], PROJECT["project"]["version"]
 BUILT = bool(os.environ.get("ZAZEN_BUILT"))
 sys.path.insert(0, str(ROOT / "scripts"))
+import places  # noqa: E402, isort: skip
 from c_library import lay_out  # noqa: E402, isort: skip
-
-
-def target_folder() -> Path:
-    """The folder that cargo builds into."""
-    return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 
 
 @functools.cache
@@ -48,11 +44,7 @@ def build() -> Path:
     profile, target = os.environ.get("ZAZEN_PROFILE", "release"), os.environ.get("ZAZEN_TARGET")
     if not BUILT:
         run_cargo(profile, target)
-    folder = target_folder()
-    if target:
-        # The glibc version behind the target's name is zig's business.
-        folder /= target.rpartition("-gnu")[0] + "-gnu"
-    return folder / {"dev": "debug"}.get(profile, profile)
+    return places.built(profile, target)
 
 
 def run_cargo(profile: str, target: str | None) -> None:
@@ -108,14 +100,6 @@ class BuildScripts(build_scripts):
             copy_stripped(built / program, Path(self.build_dir, program))
 
 
-#: Where each shell looks for completions below an environment's folder.
-COMPLETIONS = {
-    "bash": "share/bash-completion/completions/zazen",
-    "zsh": "share/zsh/site-functions/_zazen",
-    "fish": "share/fish/vendor_completions.d/zazen.fish",
-}
-
-
 class InstallData(install_data):
     """The files that are listed, and what the program `zazen` says of itself: completions and man
     pages."""
@@ -123,7 +107,7 @@ class InstallData(install_data):
     def run(self):
         zazen = build() / "zazen"
         made = Path(self.get_finalized_command("build").build_temp, "told")
-        for shell, name in COMPLETIONS.items():
+        for shell, name in places.completions(of_distribution=False).items():
             file = made / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(

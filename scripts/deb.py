@@ -20,6 +20,7 @@ import tomllib
 from email.utils import formatdate
 from pathlib import Path
 
+import places
 from c_library import SONAME, lay_out
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,11 +28,6 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PARTS, VERSION = PROJECT["tool"]["zazen"], PROJECT["project"]["version"]
 #: As Debian's own tools take it.
 MAINTAINER = f"{os.environ.get('DEBFULLNAME', 'Zazen')} <{os.environ.get('DEBEMAIL', 'root@localhost')}>"
-COMPLETIONS = {
-    "bash": "usr/share/bash-completion/completions/zazen",
-    "zsh": "usr/share/zsh/vendor-completions/_zazen",
-    "fish": "usr/share/fish/vendor_completions.d/zazen.fish",
-}
 COPYRIGHT = """\
 Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: Zazen
@@ -178,8 +174,8 @@ def programs(built: Path, folder: Path) -> Package:
         else:
             package.take(source, f"usr/share/zazen/{source.parent.name}/{source.name}")
     zazen = built / "zazen"
-    for shell, path in COMPLETIONS.items():
-        package.write(path, output(zazen, "completions", shell))
+    for shell, path in places.completions(of_distribution=True).items():
+        package.write(f"usr/{path}", output(zazen, "completions", shell))
     with tempfile.TemporaryDirectory() as pages:
         output(zazen, "man", pages)
         for page in sorted(Path(pages).iterdir()):
@@ -271,8 +267,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where the packages go")
     parser.add_argument("--compression", default="xz", choices=["xz", "gzip", "none"])
     options = parser.parse_args()
-    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    built = target / {"dev": "debug"}.get(options.profile, options.profile)
+    built = places.built(options.profile)
     for tool in ("dpkg-deb", "dpkg-shlibdeps", "strip"):
         if shutil.which(tool) is None:
             sys.exit(f"{tool} is not here: install Debian's packages dpkg-dev and binutils")

@@ -167,8 +167,10 @@ ONE_MEANING = {
     "Call": "crates/zazen-call/src/service.rs",
     "Entry": "crates/zazen-namespace/src/operation.rs",
     "Opened": "crates/zazen-mount/src/tree.rs",
+    "Origin": "crates/zazen-core/src/frame.rs",
     "Place": "crates/zazen-namespace/src/attributes.rs",
     "Stat": "crates/zazen-cli/src/commands/stat.rs",
+    "Window": "crates/zazen-core/src/runset/segment.rs",
 }
 
 LINES_MAX = 800

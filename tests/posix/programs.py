@@ -140,7 +140,7 @@ sql() { psql -h "$LOCAL/pg" -U me -d postgres -XAtq -v ON_ERROR_STOP=1 -c "$1"; 
 start; sql "create table t (a int primary key, b text); insert into t select i, repeat('x', i % 200) from generate_series(1, 20000) i"
 sql "create index on t (b); update t set b = b || 'y' where a % 3 = 0; select count(*), sum(length(b)) from t"
 run $B/pg_ctl -D $D -s -m immediate stop; start
-sql "select count(*), sum(length(b)) from t; vacuum; select count(*) from t where b like 'xxx%'"
+sql "select count(*), sum(length(b)) from t"; sql vacuum; sql "select count(*) from t where b like 'xxx%'"
 run $B/pg_ctl -D $D -s -m fast stop; $B/pg_controldata $D | grep 'cluster state'; chown -R 0:0 data; rm -rf data
 """
 REDIS = """
@@ -163,7 +163,7 @@ PROGRAMS = {
         git log --format=%H; git clone -q . ../c; cd ../c; git checkout -qb side HEAD~2; echo z > z; git add z
         git -c user.name=n -c user.email=e@x commit -qm z; git -c user.name=n -c user.email=e@x merge -q -m m origin/main
         git log --format=%H -1; git gc -q; git fsck --full --strict; git status --short; git archive HEAD | tar tf - | wc -l; git grep -c 1999
-        """, "git", ("git",), unlike=("index", "ORIG_HEAD", "*.rev", "*.bitmap", "HEAD", "main", "side")),
+        """, "git", ("git",), unlike=("index", "ORIG_HEAD", "*.rev", "*.bitmap", "HEAD", "main", "side", "config")),
     "tar": Program("""
         set -e; mkdir s; for i in $(seq 300); do seq $i > s/f$i; done; ln -s f1 s/l; ln s/f2 s/h; mkfifo s/p; chmod 640 s/f3
         find s -exec touch -h -d @1000000000 {} +; tar cf a.tar --sort=name s; mkdir o; tar xpf a.tar -C o; diff -r s o/s 2>&1 | grep -v fifo || true
@@ -211,7 +211,7 @@ X
         """, "lmdb-utils", ("mdb_load", "mdb_dump"), unlike=("lock.mdb",), limits={"node": "shared writable mappings"}),
     "hdf5": Program("""
         set -e; seq 1000 > "$LOCAL/n"; printf 'PATH /g/d\\nINPUT-CLASS TEXTIN\\nRANK 1\\nDIMENSION-SIZES 1000\\n' > "$LOCAL/conf"; h5import "$LOCAL/n" -c "$LOCAL/conf" -o a.h5 >/dev/null
-        h5dump -d /g/d a.h5 | md5sum; h5repack -f GZIP=5 -l CHUNK=100 a.h5 b.h5; h5diff a.h5 b.h5 && echo equal; h5copy -i a.h5 -o c.h5 -s /g/d -d /e; h5ls -r c.h5; h5stat b.h5 | grep -c chunk
+        h5dump -d /g/d a.h5 | md5sum; h5repack -f GZIP=5 -l CHUNK=100 a.h5 b.h5; h5diff a.h5 b.h5 && echo equal; h5copy -i a.h5 -o c.h5 -s /g/d -d /e; h5ls -r c.h5; h5stat b.h5 | grep -ci chunk
         """, "hdf5-tools", ("h5dump", "h5import"), unlike=("*.h5",)),
     "netcdf": Program("""
         set -e; { echo 'netcdf x { dimensions: t = UNLIMITED, x = 100; variables: double v(t, x); data: v = '; seq -s, 5000; echo '; }'; } > "$LOCAL/x.cdl"; ncgen -o a.nc "$LOCAL/x.cdl"; ncgen -k nc4 -o b.nc "$LOCAL/x.cdl"

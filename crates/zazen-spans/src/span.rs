@@ -68,6 +68,8 @@ pub fn op_name(service_id: u16, function: u16) -> std::borrow::Cow<'static, str>
         (service::FRAMES, frames_fn::DATASETS) => "frames.datasets",
         (service::FRAMES, frames_fn::GET_BLOCK) => "frames.get_block",
         (service::FRAMES, frames_fn::READ_MANY) => "frames.read_many",
+        (service::FRAMES, frames_fn::BRING) => "frames.bring",
+        (service::FRAMES, frames_fn::GET_PIECE) => "frames.get_piece",
         (service::FRAMES, frames_fn::PUSH_MANY) => "frames.push_many",
         (service::FRAMES, frames_fn::CLOSE) => "frames.close",
         (service::NAMESPACE, namespace_fn::ASK) => "namespace.ask",

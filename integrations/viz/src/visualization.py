@@ -170,6 +170,8 @@ class Visualization:
         self.dataset = self._open_dataset(socket) if is_cached else None
         self.numbers: list[list[int]] | None = None
         self._rank_nodes: list[Any] = list(range(self.comm.size))
+        #: By holder, its node's identity; None if no node is asked for what it holds.
+        self._node_of_holder: dict[int, int] | None = None
         if self.without_mount and locator in ("cache", "namespace"):
             self._holders = self._by_host(holders)
         else:
@@ -245,6 +247,8 @@ class Visualization:
             return nowhere
         comm = None if isinstance(self.comm, Alone) else self.comm
         self._rank_nodes, held = self.dataset.holders(comm)
+        nodes = self.comm.allgather(self.dataset.node)
+        self._node_of_holder = dict(zip(self._rank_nodes, nodes, strict=True))
         self.numbers = [[self.dataset.number_of(file) for file in step.files] for step in self.steps]
         holders: dict[int, list[int]] = {}
         for node, numbers in enumerate(held):
@@ -376,10 +380,33 @@ class Visualization:
 
     def read(self, step: int, files: Sequence[int]) -> list[zazen.Frame] | None:
         """The frames of some files, through this node's daemon, which keeps what was remote; None
-        without caches."""
+        without caches. What another node of the job holds comes from that node, if the daemons know
+        each other."""
         if self.dataset is None or not files:
             return None
+        self._bring(step, files)
         return self.dataset.read_many([self.steps[step].files[file] for file in files])
+
+    def _bring(self, step: int, files: Sequence[int]) -> None:
+        """Brings the remote ones of ``files`` from nodes that hold them. What does not come so is
+        read from the backing store."""
+        if self._node_of_holder is None or self.dataset is None:
+            return
+        is_local, by_holder = self.plan(step).is_local, dict[int, list[str]]()
+        for file in files:
+            if holders := self._holders[step][file] if not is_local[file] else []:
+                # Ranks and files are spread over the replicas.
+                holder = holders[(file + self.comm.rank) % len(holders)]
+                by_holder.setdefault(holder, []).append(self.steps[step].files[file])
+        for holder, names in by_holder.items():
+            try:
+                self.dataset.bring(names, self._node_of_holder[holder])
+            except _zazen.UnsupportedError:
+                # This node's daemon knows no other nodes, and will not learn of them.
+                self._node_of_holder = None
+                return
+            except (zazen.Error, OSError):
+                continue
 
     def fetch(self, step: int, file: int) -> Memory:
         """A file without a mount. In HDFS its bytes come from this host's data node, if that has a
