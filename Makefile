@@ -1,4 +1,4 @@
-# make demo · make test · make check · make vopr · make bench · make docs · make wheel · make deb
+# make demo · make test · make check · make vopr · make bench · make docs · make wheel · make deb · make rpm
 # Everything is installed into .venv and target/ beneath this folder; nothing else on the machine is changed.
 
 SHELL := /bin/bash
@@ -37,7 +37,7 @@ INSTALLED := $(TESTED) --exclude zazen-fuzz --exclude zazen-bench
 JOBS := 3
 PYTEST := $(BIN)/python -m pytest -q -rs -n $(JOBS) --dist loadfile
 
-.PHONY: help demo test check vopr bench bench-data bench-zazen bench-calls bench-namespace bench-sim bench-viz viz-pictures docs wheel deb setup prerequisites packages native install clean test-rust test-python
+.PHONY: help demo test check vopr bench bench-data bench-zazen bench-calls bench-namespace bench-sim bench-viz viz-pictures docs wheel deb rpm setup prerequisites packages native install clean test-rust test-python
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -155,6 +155,11 @@ wheel: $(VENV)/.requirements
 deb: prerequisites
 	cargo build --locked --release $(shell $(PYTHON) -c 'import tomllib; print(*("-p " + p for p in tomllib.load(open("pyproject.toml", "rb"))["tool"]["zazen"]["packages"]))')
 	$(PYTHON) scripts/deb.py
+
+## make rpm     RPM packages of the same, into dist/ (needs rpmbuild)
+rpm: prerequisites
+	cargo build --locked --release $(shell $(PYTHON) -c 'import tomllib; print(*("-p " + p for p in tomllib.load(open("pyproject.toml", "rb"))["tool"]["zazen"]["packages"]))')
+	$(PYTHON) scripts/rpm.py
 
 setup: install
 

@@ -3,7 +3,7 @@ belong.
 
 The wheel holds the Python package, the programs `zazen` and `zazend`, the C library with its
 headers, the plug-ins with their headers, the runtime of plug-ins' clients, the preload library, the
-systemd unit, completions of `zazen` for shells, and its man pages.
+systemd unit, the kit for Slurm, completions of `zazen` for shells, and its man pages.
 
 `ZAZEN_PROFILE` names the cargo profile; without it, it is `release`. `ZAZEN_TARGET` names another
 target than this machine's, as cargo-zigbuild spells it (`make wheel` sets it). A profile or a
@@ -34,12 +34,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PARTS, VERSION = PROJECT["tool"]["zazen"], PROJECT["project"]["version"]
 BUILT = bool(os.environ.get("ZAZEN_BUILT"))
 sys.path.insert(0, str(ROOT / "scripts"))
+import places  # noqa: E402, isort: skip
 from c_library import lay_out  # noqa: E402, isort: skip
-
-
-def target_folder() -> Path:
-    """The folder that cargo builds into."""
-    return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 
 
 @functools.cache
@@ -48,11 +44,7 @@ def build() -> Path:
     profile, target = os.environ.get("ZAZEN_PROFILE", "release"), os.environ.get("ZAZEN_TARGET")
     if not BUILT:
         run_cargo(profile, target)
-    folder = target_folder()
-    if target:
-        # The glibc version behind the target's name is zig's business.
-        folder /= target.rpartition("-gnu")[0] + "-gnu"
-    return folder / {"dev": "debug"}.get(profile, profile)
+    return places.built(profile, target)
 
 
 def run_cargo(profile: str, target: str | None) -> None:
@@ -108,14 +100,6 @@ class BuildScripts(build_scripts):
             copy_stripped(built / program, Path(self.build_dir, program))
 
 
-#: Where each shell looks for completions below an environment's folder.
-COMPLETIONS = {
-    "bash": "share/bash-completion/completions/zazen",
-    "zsh": "share/zsh/site-functions/_zazen",
-    "fish": "share/fish/vendor_completions.d/zazen.fish",
-}
-
-
 class InstallData(install_data):
     """The files that are listed, and what the program `zazen` says of itself: completions and man
     pages."""
@@ -123,7 +107,7 @@ class InstallData(install_data):
     def run(self):
         zazen = build() / "zazen"
         made = Path(self.get_finalized_command("build").build_temp, "told")
-        for shell, name in COMPLETIONS.items():
+        for shell, name in places.completions(of_distribution=False).items():
             file = made / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(
@@ -139,7 +123,7 @@ class InstallData(install_data):
 setup(
     ext_modules=[Extension("zazen._zazen", sources=[], py_limited_api=True)],
     scripts=PARTS["programs"],
-    data_files=[("share/zazen", PARTS["share"])],
+    data_files=[("share/zazen", PARTS["share"]), ("share/zazen/slurm", PARTS["slurm"])],
     cmdclass={"build_ext": BuildExt, "build_scripts": BuildScripts, "install_data": InstallData},
     options={"bdist_wheel": {"py_limited_api": "cp311", "compression": "stored" if BUILT else "deflated"}},
 )

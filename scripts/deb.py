@@ -1,4 +1,5 @@
-"""Makes Debian packages of what cargo has built: `zazen`, `libzazen0` and `libzazen-dev`.
+"""Makes Debian packages of what cargo has built: `zazen`, `zazen-slurm`,
+`libzazen0` and `libzazen-dev`.
 
 Usage: deb.py [--profile NAME] [--out FOLDER] [--compression xz|gzip|none]
 `$DEBFULLNAME` and `$DEBEMAIL` name the maintainer; `$SOURCE_DATE_EPOCH` makes two builds alike.
@@ -19,6 +20,7 @@ import tomllib
 from email.utils import formatdate
 from pathlib import Path
 
+import places
 from c_library import SONAME, lay_out
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,11 +28,6 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PARTS, VERSION = PROJECT["tool"]["zazen"], PROJECT["project"]["version"]
 #: As Debian's own tools take it.
 MAINTAINER = f"{os.environ.get('DEBFULLNAME', 'Zazen')} <{os.environ.get('DEBEMAIL', 'root@localhost')}>"
-COMPLETIONS = {
-    "bash": "usr/share/bash-completion/completions/zazen",
-    "zsh": "usr/share/zsh/vendor-completions/_zazen",
-    "fish": "usr/share/fish/vendor_completions.d/zazen.fish",
-}
 COPYRIGHT = """\
 Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: Zazen
@@ -177,8 +174,8 @@ def programs(built: Path, folder: Path) -> Package:
         else:
             package.take(source, f"usr/share/zazen/{source.parent.name}/{source.name}")
     zazen = built / "zazen"
-    for shell, path in COMPLETIONS.items():
-        package.write(path, output(zazen, "completions", shell))
+    for shell, path in places.completions(of_distribution=True).items():
+        package.write(f"usr/{path}", output(zazen, "completions", shell))
     with tempfile.TemporaryDirectory() as pages:
         output(zazen, "man", pages)
         for page in sorted(Path(pages).iterdir()):
@@ -191,6 +188,26 @@ def programs(built: Path, folder: Path) -> Package:
     package.write("usr/share/doc/zazen/dependencies.tsv", told)
     for script in ("postinst", "prerm", "postrm"):
         package.take(ROOT / f"packaging/debian/zazen.{script}", f"DEBIAN/{script}", 0o755)
+    return package
+
+
+def slurm_kit(folder: Path) -> Package:
+    """What a cluster with Slurm takes from: its administrator copies and names the files."""
+    package = Package(
+        "zazen-slurm",
+        folder,
+        "science",
+        "frames of scientific data near the computation: kit for Slurm",
+        "Jobs go to the nodes where their dataset is warm; a node without a daemon\n"
+        "gets no jobs. Hooks, scripts and an agent for Slurm's controller and nodes.",
+    )
+    for name in PARTS["slurm"]:
+        source = ROOT / name
+        if source.suffix == ".service":
+            package.take(source, f"usr/share/doc/zazen-slurm/examples/{source.name}")
+        else:
+            mode = 0o755 if os.access(source, os.X_OK) else 0o644
+            package.take(source, f"usr/share/zazen/slurm/{source.name}", mode)
     return package
 
 
@@ -250,8 +267,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where the packages go")
     parser.add_argument("--compression", default="xz", choices=["xz", "gzip", "none"])
     options = parser.parse_args()
-    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    built = target / {"dev": "debug"}.get(options.profile, options.profile)
+    built = places.built(options.profile)
     for tool in ("dpkg-deb", "dpkg-shlibdeps", "strip"):
         if shutil.which(tool) is None:
             sys.exit(f"{tool} is not here: install Debian's packages dpkg-dev and binutils")
@@ -261,7 +277,9 @@ def main() -> int:
         node = programs(built, Path(folder))
         shared, dev = library(built, Path(folder))
         ours = shared.root / "usr/lib"
-        for package, depends in [(node, []), (shared, []), (dev, [f"libzazen0 (= {VERSION})"])]:
+        packages = [(node, []), (slurm_kit(Path(folder)), [f"zazen (= {VERSION})", "python3"])]
+        packages += [(shared, []), (dev, [f"libzazen0 (= {VERSION})"])]
+        for package, depends in packages:
             print(package.build(options.out.resolve(), depends, ours, options.compression))
     return 0
 

@@ -17,6 +17,7 @@ import tomllib
 from pathlib import Path
 
 import c_library
+import places
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -24,8 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def sources(profile: str) -> list[Path]:
     """The files that the installation is made of."""
     parts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["zazen"]
-    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    built = target / {"dev": "debug"}.get(profile, profile)
+    built = places.built(profile)
     files = [
         built / name
         for name in [parts["module"], *parts["libraries"], *parts["c_library"], *parts["programs"]]
@@ -41,6 +41,7 @@ def sources(profile: str) -> list[Path]:
             "pyproject.toml",
             "setup.py",
             "scripts/c_library.py",
+            "scripts/places.py",
             "bindings/python/python/zazen/py.typed",
         ]
     ]

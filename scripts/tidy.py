@@ -52,7 +52,7 @@ EDGES = {
     "zazen-stream": "zazen-plugin-sdk | | zazen-stubs-build",
     "zazen-push": "zazen-core",
     "zazen-match": "zazen-core",
-    "zazen-sim": "zazen-core zazen-assign zazen-frames zazen-namespace zazen-push zazen-spans",
+    "zazen-sim": "zazen-core zazen-assign zazen-frames zazen-match zazen-namespace zazen-push zazen-spans",
     "zazen-spans": "zazen-core zazen-frames zazen-namespace zazen-wire",
     "zazen-namespace": "zazen-core zazen-wire",
     "zazen-namespace-node": "zazen-core zazen-env zazen-wire zazen-call zazen-namespace",
@@ -60,7 +60,8 @@ EDGES = {
     "zazen-namespace-client": "zazen-core zazen-env zazen-wire zazen-call zazen-namespace",
     "zazen-stage": "zazen-core zazen-wire zazen-namespace-client",
     "zazen-vtk": "zazen-core",
-    "zazen-locate": "zazen-backing zazen-call zazen-client zazen-core zazen-vtk | zazen-testbed zazend",
+    "zazen-locate": "zazen-backing zazen-call zazen-client zazen-core zazen-namespace-client zazen-vtk"
+    " | zazen-testbed zazend",
     "zazen-stubs": "",
     "zazen-xtc": "zazen-core",
     "zazen-stubs-build": "zazen-stubs",
@@ -166,8 +167,10 @@ ONE_MEANING = {
     "Call": "crates/zazen-call/src/service.rs",
     "Entry": "crates/zazen-namespace/src/operation.rs",
     "Opened": "crates/zazen-mount/src/tree.rs",
+    "Origin": "crates/zazen-core/src/frame.rs",
     "Place": "crates/zazen-namespace/src/attributes.rs",
     "Stat": "crates/zazen-cli/src/commands/stat.rs",
+    "Window": "crates/zazen-core/src/runset/segment.rs",
 }
 
 LINES_MAX = 800

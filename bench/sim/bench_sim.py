@@ -7,8 +7,8 @@ how true it is.
     .venv/bin/python bench/sim/bench_sim.py --quick
 
 Parts: cost (CPU seconds and memory at two million nodes), pages (sweeps, and their pages),
-published (the paper's curve to 16 K nodes), validation (against real daemons), others (SimGrid and
-CODES on the same case).
+published (the paper's curve to 16 K nodes), spans (what recording them costs), validation (against
+real daemons behind shaped links), others (SimGrid and CODES on the same case).
 
 Costs are CPU seconds of the process and its largest resident set, as the kernel counts them, so a
 loaded machine changes them little. Tables and one page for each sweep are written beneath --out.
@@ -30,7 +30,7 @@ FULL = 2_000_376
 CPU_GOAL_S = {"path": 60.0, "hop": 600.0}
 RSS_GOAL_BYTES = 1e9
 EVENTS_GOAL_PER_S = 5e6
-PARTS = ("cost", "pages", "published", "validation", "others")
+PARTS = ("cost", "pages", "published", "spans", "validation", "others")
 # The paper's text: 2.5 TB/s on average at 16 K nodes, linear from 512 nodes on. Its own simulator
 # is within 4 %.
 PUBLISHED_BYTES_PER_S = 2.5e12 / 16_384
@@ -176,6 +176,9 @@ def main() -> None:
             *quick,
         ]
         subprocess.run(command, check=True)
+    if "spans" in parts:
+        span_cost = str(ROOT / "bench" / "sim" / "span_cost.py")
+        subprocess.run([sys.executable, span_cost, "--out", str(options.out)], check=True)
     if "validation" in parts:
         command = [
             sys.executable,

@@ -19,6 +19,7 @@ COMMANDS = [
     "testbed",
     "bench",
     "plugin",
+    "job",
     "key",
 ]
 SCENARIO = {

@@ -55,7 +55,7 @@ def run(*words: object, **options) -> str:
 
 
 def test_the_packages_say_what_they_need(packages):
-    assert set(packages) == {"zazen", "libzazen0", "libzazen-dev"}
+    assert set(packages) == {"zazen", "zazen-slurm", "libzazen0", "libzazen-dev"}
     needs = {name: run("dpkg-deb", "--field", file, "Depends") for name, file in packages.items()}
     assert "libc6 (>= " in needs["zazen"] and "libc6 (>= " in needs["libzazen0"], needs
     assert needs["libzazen-dev"].strip() == f"libzazen0 (= {zazen.__version__})"
@@ -119,6 +119,8 @@ def test_the_unit_the_settings_and_the_pages_are_there(installed):
         "usr/share/doc/zazen/examples/zazend.toml",
         "usr/share/zazen/prometheus/zazen.rules.yml",
         "usr/share/zazen/grafana/zazen.json",
+        "usr/share/zazen/slurm/zazen_placement.lua",
+        "usr/share/doc/zazen-slurm/examples/zazen-slurm-features.service",
         "usr/share/man/man1/zazen.1.gz",
         "usr/share/man/man8/zazend.8.gz",
         "usr/share/bash-completion/completions/zazen",
@@ -144,3 +146,55 @@ def test_licences_are_read_as_spdx_writes_them():
     for broken in ("", "(MIT", "MIT Apache-2.0"):
         with pytest.raises(ValueError):
             is_allowed(broken)
+
+
+@pytest.fixture(scope="module")
+def rpms(tmp_path_factory) -> dict[str, Path]:
+    """The RPM packages by name."""
+    for tool in ("rpmbuild", "rpm", "rpm2cpio", "cpio", "dpkg-deb", "strip"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed; Debian's packages are rpm, cpio and dpkg-dev")
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    if not (target / "debug/zazend").is_file() or not (target / "debug/libzazen.so").is_file():
+        pytest.skip(f"{target}/debug has no zazend and no libzazen.so; run `make install`")
+    out = tmp_path_factory.mktemp("rpms")
+    told = run(sys.executable, ROOT / "scripts/rpm.py", "--profile", "dev", "--out", out)
+    return {Path(line).name.rsplit("-", 2)[0]: Path(line) for line in told.splitlines()}
+
+
+def test_rpm_packages_hold_what_the_debian_ones_hold(rpms, tmp_path):
+    assert set(rpms) == {"zazen", "zazen-slurm", "zazen-libs", "zazen-devel"}
+    needs = {name: run("rpm", "-qp", "--requires", file) for name, file in rpms.items()}
+    assert "libc.so.6(GLIBC_" in needs["zazen"] and "libc.so.6(GLIBC_" in needs["zazen-libs"], needs
+    assert f"zazen = {zazen.__version__}" in needs["zazen-slurm"], needs
+    assert f"zazen-libs = {zazen.__version__}" in needs["zazen-devel"], needs
+    for file in rpms.values():
+        archive = subprocess.run(["rpm2cpio", file], check=True, capture_output=True, timeout=120).stdout
+        unpack = ["cpio", "--extract", "--make-directories", "--quiet"]
+        subprocess.run(unpack, cwd=tmp_path, input=archive, check=True, timeout=120)
+    assert run(tmp_path / "usr/bin/zazen", "--version").strip().endswith(zazen.__version__)
+    for name in (
+        "usr/lib/systemd/system/zazend.service",
+        "usr/lib/zazen/libzazen_preload.so",
+        "usr/share/man/man8/zazend.8.gz",
+        "usr/share/zsh/site-functions/_zazen",
+        "usr/share/zazen/slurm/zazen_placement.lua",
+    ):
+        assert (tmp_path / name).stat().st_size > 100, name
+    # What finds the library finds it where it lies.
+    assert (tmp_path / "usr/lib64/libzazen.so").resolve().is_file()
+    if shutil.which("pkg-config") is not None:
+        found = {**os.environ, "PKG_CONFIG_PATH": str(tmp_path / "usr/share/pkgconfig")}
+        flags = run("pkg-config", "--libs", "zazen", env=found)
+        assert "/lib64 " in flags and "rpath" not in flags
+
+
+def test_rpmlint_finds_no_error_that_is_one(rpms):
+    if shutil.which("rpmlint") is None:
+        pytest.skip("rpmlint is not installed; it is a package of Debian")
+    told = subprocess.run(["rpmlint", *rpms.values()], capture_output=True, text=True, timeout=300).stdout
+    # Who publishes them signs them. Scripts and headers have no binary. The library has GNU's hash
+    # section instead. The preload library forwards mktemp and does not call it.
+    expected = ("no-signature", "no-binary", "missing-hash-section", "call-to-mktemp")
+    errors = [line for line in told.splitlines() if " E: " in line]
+    assert not [line for line in errors if line.split(" E: ")[1].split()[0] not in expected], errors

@@ -105,6 +105,72 @@ def test_sqlite_with_mappings_and_three_writers(daemon, setup):
     assert done is None or done.stdout.split() == ["ok", "180", "180"]
 
 
+TO_WAL = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+if sys.argv[2] == "old":
+    db.execute("create table t (x)")
+    db.execute("insert into t values (7)")
+try:
+    print(db.execute("pragma journal_mode=wal").fetchone())
+except sqlite3.OperationalError as error:
+    print(error)
+db.close()
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+print(db.execute("pragma journal_mode").fetchone()[0])
+db.execute("create table if not exists t (x)")
+db.execute("insert into t values (8)")
+print(db.execute("select count(*), sum(x) from t").fetchone(), db.execute("pragma integrity_check").fetchone())
+"""
+
+
+@pytest.mark.parametrize("what", ["old", "new"])
+def test_a_database_of_another_node_is_not_marked_for_a_mode_that_cannot_work(node, what):
+    """It was marked first; then nobody could open it by `--node` any more."""
+    import sqlite3
+
+    node.empty()
+    done = node.run(python(), "-c", TO_WAL, f"{PREFIX}/db", what)
+    sums = {"old": "(2, 15)", "new": "(1, 8)"}[what]
+    assert done.stdout.splitlines() == ["disk I/O error", "delete", f"{sums} ('ok',)"], done.stderr
+    assert done.stderr.count("WAL") == 1 and "another node" in done.stderr
+    assert (node.far / "db").read_bytes()[18:20] == b"\1\1"
+    with sqlite3.connect(node.far / "db") as db:
+        assert db.execute("pragma integrity_check").fetchall() == [("ok",)]
+
+
+def test_databases_in_wal_mode_are_copied_to_another_node(node, tmp_path):
+    """Only what would change the mode of a database in its place is refused."""
+    import sqlite3
+
+    node.empty()
+    with sqlite3.connect(tmp_path / "db") as db:
+        db.execute("pragma journal_mode=wal")
+        db.execute("create table t (x)")
+    db.close()
+    script = f"""
+import os, shutil, sys
+shutil.copy(sys.argv[1], "{PREFIX}/one")
+# As rsync does, and locked by some other program's rules.
+with open("{PREFIX}/two", "w+b", buffering=0) as file:
+    import fcntl
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    file.write(open(sys.argv[1], "rb").read())
+"""
+    done = node.run(python(), "-c", script, tmp_path / "db")
+    assert done.returncode == 0 and done.stderr == ""
+    for name in ("one", "two"):
+        assert (node.far / name).read_bytes() == (tmp_path / "db").read_bytes()
+
+
+@pytest.mark.parametrize("options", [[], ["--direct"], ["--seccomp"]], ids=["relay", "direct", "seccomp"])
+def test_wal_mode_works_where_the_daemon_is_on_this_machine(daemon, options):
+    daemon.empty()
+    done = daemon.run(python(), "-c", TO_WAL, f"{PREFIX}/db", "old", options=options)
+    assert done.stdout.splitlines() == ["('wal',)", "wal", "(2, 15) ('ok',)"], done.stderr
+    assert done.stderr == ""
+
+
 LMDB = """
 import lmdb, sys
 for run in range(4):

@@ -9,6 +9,7 @@ import pytest
 from harness import PREFIX
 
 PROGRAM = Path(__file__).parent / "programs" / "others.c"
+NUMBERS = Path(__file__).parent / "programs" / "numbers.c"
 MEMORY = Path(__file__).parent / "programs" / "memory.c"
 
 
@@ -27,6 +28,24 @@ def test_functions_that_do_several_things(daemon, tmp_path, options):
     for name in ("file", "printed", "by-daemon"):
         assert (daemon.far / name).read_bytes() == (daemon.direct / name).read_bytes(), name
     assert "on the terminal 1" in (daemon.far / "printed").read_text()
+
+
+@pytest.mark.parametrize("mode", ["forwarded", "direct", "node"])
+def test_calls_by_number_and_processes_past_fork(request, tmp_path, mode):
+    """Calls by number named this machine's files, and a child by `clone` died or took its parent's
+    replies."""
+    if shutil.which("cc") is None:
+        pytest.skip("cc is not installed")
+    daemon = request.getfixturevalue("node" if mode == "node" else "daemon")
+    subprocess.run(["cc", "-O1", "-o", tmp_path / "numbers", NUMBERS], check=True)
+    daemon.empty()
+    direct = subprocess.run([tmp_path / "numbers", daemon.direct], capture_output=True, text=True, timeout=60)
+    options = ["--direct"] if mode == "direct" else []
+    there = daemon.run(tmp_path / "numbers", PREFIX, options=options)
+    assert direct.stdout.count("script word") == 3 and "status 15" in direct.stdout
+    assert there.stdout == direct.stdout, there.stderr
+    for name in ("named", "inherited", "by-clone", "by-clone3", "by-function"):
+        assert (daemon.far / name).read_bytes() == (daemon.direct / name).read_bytes(), name
 
 
 @pytest.mark.parametrize("mode", ["forwarded", "direct", "node"])

@@ -55,6 +55,35 @@ def test_every_network_and_fidelity(net, fidelity):
     assert line["bytes_per_s"] == pytest.approx(64 * 256e6 / line["makespan_s"])
 
 
+def test_compare_fidelity():
+    """Each fidelity's distance from `hop` is that of runs of its own; and they do differ."""
+    command = ("run", "read-random", "--nodes", 64, "--net", "torus")
+    takes = {}
+    for fidelity in ("loggp", "path", "flow", "hop"):
+        (line,) = lines(sim(*command, "--fidelity", fidelity, "--json"))
+        takes[fidelity] = line["makespan_s"]
+    printed = sim(*command, "--compare-fidelity").splitlines()[1:]
+    assert [row.split()[1] for row in printed] == list(takes)
+    for row, fidelity in zip(printed, takes, strict=True):
+        assert f"{100 * (takes[fidelity] / takes['hop'] - 1):+.2f} %" in row
+    assert len(set(takes.values())) > 1
+    assert "cannot be used with" in sim(*command, "--compare-fidelity", "--fidelity", "hop", code=2).stderr
+
+
+def test_analysis_and_views():
+    """The fetcher's misses cost time; a view that is matched reads less from other nodes."""
+    (fetching,) = lines(sim("run", "analysis-fetch", "--nodes", 64, "--json"))
+    assert fetching["bytes_per_s"] * fetching["makespan_s"] == pytest.approx(64 * 64 * 64e6)
+    takes = {}
+    for name in ("view", "view-blind"):
+        (line,) = lines(sim("run", name, "--nodes", 64, "--cluster", "commodity", "--json"))
+        assert line["bytes_per_s"] * line["makespan_s"] == pytest.approx(64 * 4 * 64e6)
+        takes[name] = line["makespan_s"]
+    assert takes["view"] < takes["view-blind"]
+    refused = sim("run", "view", "--nodes", 2_000_000, "--memory", "1T", code=1).stderr
+    assert "matched to at most 1048576" in refused
+
+
 def test_every_workload_runs():
     names = [line.split()[0] for line in sim("run", "list").splitlines()[1:]]
     assert len(names) >= 15

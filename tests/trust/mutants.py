@@ -132,11 +132,11 @@ MUTANTS = (
         ("test_calls.py::test_one_users_connections_cost_nobody_else",),
     ),
     Mutant(
-        "all users of a machine are one origin",
+        "all users of a machine are one group",
         5,
         (
             (
-                "crates/zazen-call/src/server/origin.rs",
+                "crates/zazen-call/src/server/peer_group.rs",
                 "let user = self.uid(peer, own);",
                 "let user = self.uid(peer, own).and(None);",
             ),

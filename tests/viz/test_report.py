@@ -41,12 +41,24 @@ def test_steps_and_calls_are_summed(tmp_path):
     assert (first["local_bytes"], first["remote_bytes"], first["seconds"]) == (10, 5, 12.0)
     assert (first["wait_s_mean"], first["wait_s_max"], first["slowest_rank"]) == (1.5, 2.0, 0)
     assert (second["store_bytes"], second["slowest_rank"]) == (7, 1)
+    names = ("rank", "local_bytes", "wait_s", "kept")
+    shares = [[tuple(share[name] for name in names) for share in step["ranks"]] for step in (first, second)]
+    assert shares == [[(0, 10, 2.0, False), (1, 0, 1.0, False)], [(0, 0, 0.5, False), (1, 0, 1.5, True)]]
+    rows = [line.split() for line in report(run, "--ranks").stdout.splitlines()]
+    assert sum(row[-1:] == ["kept"] for row in rows) == 2, "the step, and rank 1 of it"
+    assert len(rows) == len(report(run).stdout.splitlines()) + 4
     every = [call for own in calls for call in own]
     assert abs(found["reads"]["mean_s"] - statistics.mean(every)) < 1e-12
     assert abs(found["reads"]["deviation_s"] - statistics.pstdev(every)) < 1e-12
     page = tmp_path / "page.html"
     assert "50.0 % of steps within 10 s" in report(run, run, "--html", page).stdout
-    assert page.read_text().count("<circle") == 2 * len(every)
+    text = page.read_text()
+    assert text.count("<circle") == 2 * len(every) and text.count('class="deviation"') == 2
+    # No call is beyond three deviations; one of a hundred equal ones is.
+    assert "#d22" not in text
+    record(tmp_path / "odd", 0, {"step": 0, "time": 0.0, "reads_s": [0.1] * 99 + [9.0]})
+    report(tmp_path / "odd", "--html", page)
+    assert page.read_text().count("#d22") == 1
 
 
 def test_what_is_no_record_is_named(tmp_path):

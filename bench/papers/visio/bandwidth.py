@@ -205,7 +205,7 @@ def measure_ahead(hdfs: Hdfs, url: str, figure: Figure, context: Context) -> Non
         # The first step of a pass has nothing to be fetched behind.
         every = [sample["waits"] for sample in found[f"{url} blind"]]
         waits[ahead] = [wait for own in every for at, wait in enumerate(own) if at % steps]
-    # What stays is VTK's parsing, as for a file in memory.
+    # Without links: what parsing takes.
     local = samples(job(hdfs, 1, indexes=[url], strategies=["optimal"], repeats=context.repeats))
     hidden = 1 - statistics.mean(waits[1]) / statistics.mean(waits[0])
     figure.tables.append(
@@ -219,7 +219,7 @@ def measure_ahead(hdfs: Hdfs, url: str, figure: Figure, context: Context) -> Non
                 ["fetched ahead", Value.of([1000 * wait for wait in waits[1]])],
             ],
             notes=[
-                f"Of the wait {100 * hidden:.0f} % is hidden. VTK's parsing stays: it holds Python's lock.",
+                f"Of the wait {100 * hidden:.0f} % is hidden.",
                 f"One rank alone waits {1000 * statistics.median(_waits(local)):.0f} ms for a step.",
             ],
         )

@@ -18,8 +18,7 @@ COMM = MPI.COMM_WORLD
 
 
 def render(block, seconds):
-    """Contours, again and again for so long: VTK holds Python's lock meanwhile, as when it
-    renders."""
+    """Contours, again and again for so long, as a picture is made."""
     until = time.perf_counter() + seconds
     contour = vtkContourFilter()
     contour.SetInputData(block)

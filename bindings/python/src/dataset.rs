@@ -375,6 +375,20 @@ impl PyDataset {
         Ok((holders.node_of_rank, holders.held.into_iter().map(PyRunSet::from).collect()))
     }
 
+    /// Brings frames that the node `holder` (its `Dataset.node`) holds into this node's cache, from
+    /// that node and not from the backing store; how many of them are here then.
+    ///
+    /// `numbers`: as for `read_many`. A frame that the holder lacks, or whose source has changed,
+    /// is left out: it comes from the backing store when it is read. Raises UnsupportedError if
+    /// this node's daemon knows no other nodes (`zazend --peers`).
+    fn bring(&self, py: Python<'_>, numbers: &Bound<'_, PyAny>, holder: u128) -> PyResult<u64> {
+        let named = many(numbers)?;
+        self.with_frames(py, |dataset| {
+            let numbers = named.iter().map(|name| number_of(dataset, name)).collect::<Result<_>>()?;
+            dataset.bring(numbers, holder)
+        })
+    }
+
     /// The number of frames that exist.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let count = self.with(py, |dataset| Ok(dataset.extent()?.len()))?;

@@ -50,7 +50,8 @@ fn _zazen(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(viz::match_json, module)?)?;
     module.add_function(wrap_pyfunction!(viz::index_json, module)?)?;
     module.add_function(wrap_pyfunction!(viz::locate_json, module)?)?;
-    module.add_function(wrap_pyfunction!(viz::fetch_hdfs, module)?)?;
+    module.add_function(wrap_pyfunction!(viz::fetch_remote, module)?)?;
+    module.add_function(wrap_pyfunction!(viz::namespace_descriptor, module)?)?;
     module.add_class::<namespace::PyNamespaceLink>()?;
     module.add_class::<namespace::PyNamespaceFile>()?;
     module.add_function(wrap_pyfunction!(namespace::namespace_errors, module)?)?;

@@ -3,10 +3,12 @@
 use crate::errors::{lift, raise_kind};
 use pyo3::prelude::*;
 use serde_json::json;
+use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, NameTemplate, Result};
-use zazen_locate::{Hdfs, HdfsUrl, HostsTable, Locator, open_index};
+use zazen_locate::{Hdfs, HdfsUrl, HostsTable, InNamespace, Locator, open_index_with, within_namespace};
 use zazen_match::scenario::{Scenario, run_scenario};
+use zazen_namespace_client::{Namespace, find_socket_path};
 
 fn json_text(py: Python<'_>, value: &impl serde::Serialize) -> PyResult<String> {
     serde_json::to_string(value)
@@ -20,11 +22,23 @@ pub(crate) fn match_json(py: Python<'_>, scenario: &str) -> PyResult<String> {
     json_text(py, &outcome)
 }
 
-/// Reads an index file, or the files of a pattern: JSON with `directory`,
-/// `template` and `steps`.
+/// The namespace of the daemon at `socket`, or of this machine's.
+fn namespace(socket: Option<&PathBuf>) -> Result<Namespace> {
+    Namespace::local_when_joined(&socket.cloned().unwrap_or_else(find_socket_path))
+}
+
+/// Reads an index file, or the files of a pattern: JSON with `directory`, `template`, `steps` and
+/// `namespace`, the directory's path in the namespace, if it is there. The daemon at `socket` is
+/// asked for a `namespace:` path.
 #[pyfunction]
-pub(crate) fn index_json(py: Python<'_>, path: PathBuf) -> PyResult<String> {
-    let opened = lift(py, py.detach(|| open_index(&path)))?;
+#[pyo3(signature = (path, socket = None))]
+pub(crate) fn index_json(py: Python<'_>, path: PathBuf, socket: Option<PathBuf>) -> PyResult<String> {
+    let open = || {
+        let opened = open_index_with(&path, &|| namespace(socket.as_ref()))?;
+        let within = opened.in_namespace()?;
+        Ok((opened, within))
+    };
+    let (opened, within) = lift(py, py.detach(open))?;
     let steps = opened.index.steps.iter().zip(&opened.place.steps);
     let steps: Vec<_> = steps
         .map(|(step, files)| {
@@ -33,46 +47,83 @@ pub(crate) fn index_json(py: Python<'_>, path: PathBuf) -> PyResult<String> {
         })
         .collect();
     let template = opened.place.template.as_ref().map(NameTemplate::to_string);
-    let directory = match &opened.hdfs {
-        Some(url) => url.to_string(),
-        None => opened.place.directory.clone(),
-    };
-    json_text(py, &json!({"directory": directory, "template": template, "steps": steps}))
+    let directory = opened.directory();
+    let told = json!({"directory": directory, "template": template, "steps": steps, "namespace": within});
+    json_text(py, &told)
 }
 
-/// Where files beneath `directory` are, as `locator` says (`hdfs://…` or the path of a table of
-/// hosts): JSON with (bytes, holders, blocks) of each file.
+/// Where files beneath `directory` are, as `locator` says: JSON with (bytes, holders, blocks) of
+/// each file. `socket`: the daemon that is asked of the namespace.
 #[pyfunction]
+#[pyo3(signature = (locator, directory, files, socket = None))]
 pub(crate) fn locate_json(
     py: Python<'_>,
     locator: &str,
     directory: PathBuf,
     files: Vec<String>,
+    socket: Option<PathBuf>,
 ) -> PyResult<String> {
-    let found = lift(py, py.detach(|| locator_of(locator, &directory)?.locate(&files)))?;
+    let found = || locator_of(locator, &directory, socket.as_ref())?.locate(&files);
+    let found = lift(py, py.detach(found))?;
     let files: Vec<_> = found.files.iter().map(|file| (file.bytes, file.holders(), file.blocks)).collect();
     json_text(py, &files)
 }
 
-/// Writes the bytes of a file in HDFS into the file `into`; fails if they are not `bytes`.
+/// Writes the bytes of a file beneath `directory`, `hdfs://…` or `namespace:/…`, into the file
+/// `into`; fails if they are not `bytes`.
 #[pyfunction]
-pub(crate) fn fetch_hdfs(
+#[pyo3(signature = (directory, file, bytes, into, socket = None))]
+pub(crate) fn fetch_remote(
     py: Python<'_>,
     directory: &str,
     file: &str,
     bytes: u64,
     into: PathBuf,
+    socket: Option<PathBuf>,
 ) -> PyResult<u64> {
     let fetch = || {
         let shown = into.display().to_string();
         let mut sink = std::fs::OpenOptions::new().write(true).open(&into);
         let sink = sink.as_mut().map_err(|error| Error::io(shown, std::io::Error::from(error.kind())))?;
+        if directory.starts_with("namespace:") {
+            return InNamespace::new(namespace(socket.as_ref())?, directory).fetch(file, bytes, sink);
+        }
         Hdfs::of_environment(HdfsUrl::parse(directory)?).fetch(file, bytes, sink)
     };
     lift(py, py.detach(fetch))
 }
 
-fn locator_of(text: &str, directory: &Path) -> Result<Box<dyn Locator>> {
+/// A descriptor of a file beneath `directory` (`namespace:/…`) for reading, which the caller
+/// closes, if the node of the daemon at `socket` holds the file; otherwise None.
+#[pyfunction]
+#[pyo3(signature = (directory, file, socket = None))]
+pub(crate) fn namespace_descriptor(
+    py: Python<'_>,
+    directory: &str,
+    file: &str,
+    socket: Option<PathBuf>,
+) -> PyResult<Option<i32>> {
+    let open = || InNamespace::new(namespace(socket.as_ref())?, directory).descriptor(file);
+    Ok(lift(py, py.detach(open))?.map(IntoRawFd::into_raw_fd))
+}
+
+fn locator_of(text: &str, directory: &Path, socket: Option<&PathBuf>) -> Result<Box<dyn Locator>> {
+    if text.starts_with("namespace:") {
+        return Ok(Box::new(InNamespace::new(namespace(socket)?, text)));
+    }
+    if text == "namespace" {
+        return match within_namespace(directory)? {
+            Some(within) => Ok(Box::new(InNamespace::new(namespace(socket)?, &within))),
+            None => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "locator \"namespace\": {} is in no mount of the namespace; give a path in the mount, \
+                     or namespace:/PATH",
+                    directory.display()
+                ),
+            )),
+        };
+    }
     if text.starts_with("hdfs://") {
         return Ok(Box::new(Hdfs::of_environment(HdfsUrl::parse(text)?)));
     }
@@ -81,7 +132,8 @@ fn locator_of(text: &str, directory: &Path) -> Result<Box<dyn Locator>> {
         None => Err(Error::new(
             ErrorKind::InvalidArgument,
             format!(
-                "locator {text:?}: give \"cache\", \"none\", \"table:FILE\" or \"hdfs://HOST:PORT/DIRECTORY\""
+                "locator {text:?}: give \"cache\", \"none\", \"namespace\", \"table:FILE\" or \
+                 \"hdfs://HOST:PORT/DIRECTORY\""
             ),
         )),
     }

@@ -88,16 +88,16 @@ pub(crate) struct Survey {
 }
 
 /// The planes of one window.
-struct Window {
+struct Planes {
     native: Box<Plane>,
     native_several: Box<Plane>,
     alien_one: Box<Plane>,
     alien_several: Box<Plane>,
 }
 
-impl Window {
-    fn new() -> Window {
-        Window {
+impl Planes {
+    fn new() -> Planes {
+        Planes {
             native: new_plane(),
             native_several: new_plane(),
             alien_one: new_plane(),
@@ -138,7 +138,7 @@ pub(crate) fn survey(
     let mut target = target.map(Reader::new);
     let mut readers = (Reader::new(native), Reader::new(alien));
     let (mut window, mut plane, mut output, mut inside) =
-        (Window::new(), new_plane(), new_plane(), new_plane());
+        (Planes::new(), new_plane(), new_plane(), new_plane());
     let mut native_claims = Builder::default();
     let (mut alien_claims, mut mine, mut residue) =
         (Builder::default(), Builder::default(), Builder::default());

@@ -40,6 +40,7 @@ mod spare;
 pub use belief::{DAEMON_UID_VARIABLE, believes, check_file};
 pub use bulk::{Bulk, Output};
 pub use carriers::seam::Exchanged;
+pub use carriers::shm::cpus::count_cpus;
 #[doc(hidden)]
 pub use carriers::shm::fault::die_at_fault_point;
 pub use carriers::shm::pool::{POOL_ALIGN, PoolBuffer};

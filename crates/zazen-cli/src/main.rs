@@ -95,6 +95,8 @@ enum Command {
     StageIn(commands::stage::StageIn),
     /// Copy a tree out of the namespace
     StageOut(commands::stage::StageOut),
+    /// Start daemons for one job, on its nodes, as its user
+    Job(commands::job::Job),
     /// Make a cluster key
     Key(key::Key),
     /// Print a shell's completions of this command
@@ -143,6 +145,7 @@ fn main() -> ExitCode {
         Command::Locate(arguments) => wholly(commands::namespace::locate(&arguments)),
         Command::StageIn(arguments) => wholly(commands::stage::stage_in(&arguments)),
         Command::StageOut(arguments) => wholly(commands::stage::stage_out(&arguments)),
+        Command::Job(arguments) => wholly(commands::job::run(&arguments)),
         Command::Key(arguments) => wholly(key::run(&arguments)),
         Command::Completions(arguments) => {
             wholly(commands::completions::completions(&arguments, Zazen::command()))

@@ -11,7 +11,7 @@ use zazen_call::{ClusterKey, Connection, Identity, Reply};
 use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::{Credentials, Error, ErrorKind, Origin, Result, RunSet};
 use zazen_frames::messages::{
-    BatchEntry, CloseDataset, DatasetInfo, Evict, Evicted, Fetch, Fetched, Holdings, List, Listing,
+    BatchEntry, Bring, CloseDataset, DatasetInfo, Evict, Evicted, Fetch, Fetched, Holdings, List, Listing,
     OpenDataset, Pin, Push, PushFate, PushMany, Pushed, PushedMany, Query, ReadMany, ReportBad, ScanBatch,
     ScanClose, ScanNext, ScanOpen, ScanOpened, Verified, Verify, frames_fn,
 };
@@ -126,7 +126,7 @@ impl Remote {
     /// another connection. If it does not answer the ping within the same time (at most
     /// [`CONNECT_TIMEOUT`]), the call is `TimedOut` and the connection is dead. A busy daemon
     /// answers pings.
-    pub fn give_up_after(&mut self, silence: Duration) {
+    pub(crate) fn give_up_after(&mut self, silence: Duration) {
         let target = self.target.clone();
         if matches!(target, Target::Local(_)) {
             self.connection.watch(silence, move || answers(&target, silence.min(CONNECT_TIMEOUT)));
@@ -268,7 +268,7 @@ impl Remote {
     }
 
     /// Why frames of a scan were not in the cache. A local daemon only.
-    pub fn scan_notes(&mut self, scan: u32) -> Result<ScanNotes> {
+    pub(crate) fn scan_notes(&mut self, scan: u32) -> Result<ScanNotes> {
         self.ask(frames_fn::SCAN_NOTES, &AskNotes { scan })
     }
 
@@ -279,7 +279,7 @@ impl Remote {
     }
 
     /// Keeps a scan's record for `zazen explain`. A local daemon only.
-    pub fn keep_record(&mut self, record: &ScanRecord) -> Result<()> {
+    pub(crate) fn keep_record(&mut self, record: &ScanRecord) -> Result<()> {
         self.frames(frames_fn::KEEP_RECORD, record, &[]).map(drop)
     }
 
@@ -315,6 +315,11 @@ impl Remote {
     /// Fills the cache from the backing store; answers when all of `set` is done.
     pub fn fetch(&mut self, handle: u32, set: RunSet, origin: Origin) -> Result<Fetched> {
         self.ask(frames_fn::FETCH, &Fetch { handle, set, origin })
+    }
+
+    /// Fills the cache from the copies of the node `holder`; answers when all of `set` is done.
+    pub fn bring(&mut self, handle: u32, set: RunSet, holder: u128) -> Result<Fetched> {
+        self.ask(frames_fn::BRING, &Bring { handle, set, holder })
     }
 
     /// Removes `set` (`None`: the whole dataset) from the cache; `Busy` if it is pinned.

@@ -262,6 +262,18 @@ impl Dataset {
         Ok((held.native, held.alien))
     }
 
+    /// Brings frames that the node `holder` (its [`Dataset::node`]) holds into this node's cache,
+    /// from that node and not from the backing store. How many of them are here then; 0 without a
+    /// daemon.
+    ///
+    /// A frame that the holder lacks, or whose source has changed, is left out. `Unsupported` if
+    /// the daemon knows no other nodes.
+    pub fn bring(&mut self, numbers: RunSet, holder: u128) -> Result<u64> {
+        let ask = |local: &mut Local| local.remote.bring(local.info.handle, numbers.clone(), holder);
+        let brought = self.with_daemon(ask)?;
+        Ok(brought.map_or(0, |brought| brought.fetched + brought.present))
+    }
+
     /// Runs the assignment protocol with the other ranks (collective) for begin..=end at stride, or
     /// for the whole dataset where `range` is `None` (rank 0's extent counts for all and is
     /// broadcast). Paper: `zazen`.

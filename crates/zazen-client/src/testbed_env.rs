@@ -26,13 +26,13 @@ struct TestbedNode {
 const BYTES_MAX: u64 = 64 << 20;
 
 /// The socket of this process's testbed node, if it runs on a testbed.
-pub fn testbed_socket() -> Option<PathBuf> {
+pub(crate) fn testbed_socket() -> Option<PathBuf> {
     let rank = launcher_rank().unwrap_or(0);
     socket_of_rank(&testbed_folder()?, rank)
 }
 
 /// The backing store of this process's testbed, if it runs on a testbed.
-pub fn testbed_backing() -> Option<String> {
+pub(crate) fn testbed_backing() -> Option<String> {
     read(&testbed_folder()?)?.backing
 }
 

@@ -15,6 +15,7 @@
 //! | who copies a frame that several ask for? | [`flight::Flights`] |
 //! | is this copy of the source whole and current? | [`copy::Copying`] |
 //! | how far may a scan's misses run ahead of its reader? | [`misses::Misses`] |
+//! | which small frames of a file are read at once? | [`neighbours::Neighbours`] |
 //! | is there room, and what goes to make some? | [`room::Account`], [`make_room::MakeRoom`], [`evict_scan_resistant`] |
 //! | what if a frame's number is taken? | [`admit::admit`] |
 //! | may this caller push this frame? | [`push::Intake`] |
@@ -38,6 +39,7 @@ pub mod look;
 pub mod make_room;
 pub mod messages;
 pub mod misses;
+pub mod neighbours;
 pub mod outage;
 pub mod push;
 pub mod room;

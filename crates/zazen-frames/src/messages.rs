@@ -58,6 +58,11 @@ pub mod frames_fn {
     /// [`crate::scan_record::AskReadNotes`] → [`crate::scan_record::ScanNotes`]. Local callers
     /// only.
     pub const READ_NOTES: u16 = 21;
+    /// [`super::Bring`] → [`super::Fetched`]: fill from another node that holds the frames.
+    pub const BRING: u16 = 22;
+    /// [`super::GetPiece`] → [`super::GivenPiece`] + bulk bytes: a daemon asks another one. Remote
+    /// callers only.
+    pub const GET_PIECE: u16 = 23;
 }
 
 /// Frames that one [`PushMany`] may have.
@@ -391,6 +396,43 @@ zazen_wire::messages! {
         validator: Validator,
         /// CRC-64/NVME of the bytes.
         checksum: u64,
+    }
+
+    /// Brings frames that another node holds into this node's cache, as aliens, from that node and
+    /// not from the backing store. The daemon asks only nodes that its own list of peers names.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Bring {
+        /// From [`DatasetInfo`].
+        handle: u32,
+        /// Frame numbers.
+        set: RunSet,
+        /// The node that holds them: `zazen_wire::control::NodeInfo::node`.
+        holder: u128,
+    }
+
+    /// A daemon that has opened a frame's source for its own caller asks another node for a part of
+    /// its copy.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    GetPiece {
+        /// Absolute path of the dataset as users spell it.
+        dataset: String = AbsolutePath,
+        /// The pattern of the series, as [`OpenDataset::pattern`]; `None`: the dataset's own.
+        pattern: Option<String> = Opt<ShortText>,
+        /// The frame's number.
+        number: u64 = FrameNumber,
+        /// Where the part begins in the frame, in bytes.
+        offset: u64,
+        /// Its length in bytes, at most [`crate::home::GIVEN_BYTES_MAX`].
+        length: u64,
+    }
+
+    /// A part of a copy, whose bytes follow in the bulk part.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    GivenPiece {
+        /// What is known of the whole frame.
+        meta: FrameMeta,
+        /// Which part of which file the frame is.
+        source: Source,
     }
 
     /// Rows of a [`List`].

@@ -56,7 +56,7 @@ impl<E: Stored> Pages<E> {
 
     /// Up to `frames_max` frames of together `bytes_max` bytes in at most `files_max` files, at
     /// least one; none when the page is through.
-    pub fn next_group(&mut self, frames_max: usize, bytes_max: u64, files_max: usize) -> Vec<E> {
+    pub(crate) fn next_group(&mut self, frames_max: usize, bytes_max: u64, files_max: usize) -> Vec<E> {
         let mut group: Vec<E> = Vec::new();
         let (mut bytes, mut files) = (0u64, 0);
         while let Some(entry) = self.page.pop_front() {

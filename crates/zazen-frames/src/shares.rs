@@ -52,7 +52,7 @@ impl<W: Ord + Clone> Shares<W> {
 }
 
 /// Bytes of a budget that one user's unfinished pushes may take: eviction cannot undo those.
-pub fn unfinished_max(budget: u64) -> u64 {
+pub(crate) fn unfinished_max(budget: u64) -> u64 {
     budget / PART
 }
 

@@ -34,7 +34,7 @@ pub enum Validate {
 /// Whether a copy was made from the very file that `stat` is of, as far as owner and inode tell.
 /// `validate = "never"` takes sources not to change, but no user may get the bytes of another file
 /// because of that.
-pub fn is_same_file(meta: &FrameMeta, stat: &SourceStat) -> bool {
+pub(crate) fn is_same_file(meta: &FrameMeta, stat: &SourceStat) -> bool {
     let alike = |one: u64, other: u64| one == other || one == 0 || other == 0;
     let same_inode = meta.validator.is_none_or(|validator| alike(validator.inode, stat.validator.inode));
     meta.uid == stat.uid && same_inode && !stat.is_dir
@@ -54,11 +54,22 @@ pub fn may_have_grown(meta: &FrameMeta, source: &Source, stat: &SourceStat) -> b
 }
 
 /// Whether a file that looked like `then` may only have grown, if it looks like `now`.
-pub fn has_grown(then: &Validator, now: &Validator) -> bool {
+pub(crate) fn has_grown(then: &Validator, now: &Validator) -> bool {
     let same_inode = then.inode == now.inode || then.inode == 0 || now.inode == 0;
     // A young file may have grown without another look.
     let longer = now.size > then.size || then.unsettled && then.looks_like(now);
     same_inode && longer && now.mtime_ns >= then.mtime_ns
+}
+
+/// How long a directory must have been left alone before its listing may be remembered: a clock
+/// may be wrong, or too coarse to show two changes.
+pub const LISTING_SETTLES_NS: u64 = 10_000_000_000;
+
+/// Whether a listing that is made at `now_ns`, of a directory that looks like `directory`, may be
+/// remembered until the directory looks different. Both times are those of the day.
+pub fn may_remember_listing(directory: &Validator, now_ns: u64) -> bool {
+    let changed_ns = u64::try_from(directory.mtime_ns).ok();
+    changed_ns.is_some_and(|changed_ns| now_ns.saturating_sub(changed_ns) > LISTING_SETTLES_NS)
 }
 
 /// Whether the copy lies within the file, and owner and mode do not contradict it.
@@ -117,6 +128,16 @@ mod tests {
     fn meta(validator: Validator) -> FrameMeta {
         let number = FrameNo::new(3).unwrap();
         FrameMeta { number, length: 10, checksum: 1, validator: Some(validator), uid: 7, gid: 7, mode: 0o644 }
+    }
+
+    #[test]
+    fn a_listing_is_remembered_when_its_directory_was_left_alone() {
+        let at = |mtime_ns| Validator { size: 0, mtime_ns, ctime_ns: 0, inode: 9, unsettled: false };
+        let settles = LISTING_SETTLES_NS;
+        assert!(may_remember_listing(&at(5), 6 + settles));
+        assert!(!may_remember_listing(&at(5), 5 + settles), "it may have changed since, unseen");
+        assert!(!may_remember_listing(&at(i64::MAX), settles), "a clock that is ahead");
+        assert!(!may_remember_listing(&at(-1), 10 * settles), "before 1970");
     }
 
     #[test]

@@ -66,6 +66,12 @@ fn datasets_and_holdings() {
     check("Fetch", Fetch { handle: 3, set: ten(), origin: Origin::Alien });
     let failed = vec![(9, 6, "server is down".into())];
     check("Fetched", Fetched { fetched: 1, present: 2, bytes: 3, failed });
+    check("Bring", Bring { handle: 3, set: ten(), holder: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10 });
+    let pattern = Some("s{t}/b{b}.vtu".to_owned());
+    let ask = GetPiece { dataset: "/lustre/sim1".into(), pattern, number: 9, offset: 1 << 24, length: 77 };
+    check("GetPiece", ask);
+    let source = Source { path: path("a"), offset: 0, length: None };
+    check("GivenPiece", GivenPiece { meta: meta(Some(validator)), source });
     check("Evict", Evict { handle: 3, set: Some(ten()) });
     check("Evict all", Evict { handle: 3, set: None });
     check("Evicted", Evicted { frames: 5, bytes: 6 });

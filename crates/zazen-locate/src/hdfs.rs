@@ -79,11 +79,11 @@ struct Answer {
 #[derive(Deserialize)]
 struct BlockLocations {
     #[serde(rename = "BlockLocation")]
-    blocks: Vec<Block>,
+    blocks: Vec<HdfsBlock>,
 }
 
 #[derive(Deserialize)]
-struct Block {
+struct HdfsBlock {
     length: u64,
     hosts: Vec<String>,
     #[serde(default)]
@@ -124,7 +124,7 @@ impl Hdfs {
     }
 
     /// The blocks of a file; `None` if there is no such file.
-    fn blocks(&self, file: &str) -> Result<Option<Vec<Block>>> {
+    fn blocks(&self, file: &str) -> Result<Option<Vec<HdfsBlock>>> {
         let failed = |why: String| {
             let place = format!("name node {}, file {}", self.url.authority, self.path_of(file));
             Error::new(ErrorKind::Unavailable, format!("{place}: {why}"))

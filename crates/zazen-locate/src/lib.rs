@@ -7,12 +7,14 @@
 pub mod contract;
 mod frame_cache;
 mod hdfs;
+mod namespace;
 mod opened;
 mod table;
 
 pub use frame_cache::FrameCaches;
 pub use hdfs::{Hdfs, HdfsUrl};
-pub use opened::{OpenedIndex, open_index};
+pub use namespace::{InNamespace, within_namespace};
+pub use opened::{OpenedIndex, Storage, open_index, open_index_with};
 pub use table::HostsTable;
 pub use zazen_vtk::is_index;
 
@@ -47,8 +49,7 @@ pub struct Locations {
     pub silent: Vec<(String, Error)>,
 }
 
-/// Knows which nodes hold files. A later locator, as of the namespace, implements this and runs
-/// [`contract::holds`].
+/// Knows which nodes hold files. Every locator runs [`contract::holds`].
 pub trait Locator {
     /// What it asks, for messages.
     fn describe(&self) -> String;

@@ -1,10 +1,12 @@
 //! An index file and its time steps, from the disk.
 
-use crate::{Hdfs, HdfsUrl};
+use crate::namespace::SCHEME;
+use crate::{Hdfs, HdfsUrl, InNamespace, within_namespace};
 use std::path::{Path, PathBuf};
 use zazen_backing::trajectory::{Finder, Indexes};
 use zazen_backing::{DirectoryBacking, dataset};
 use zazen_core::{Error, ErrorKind, FrameNo, NameTemplate, PARTS_PER_STEP_MAX, RelPath, Result};
+use zazen_namespace_client::{Namespace, find_socket_path};
 use zazen_vtk::{Index, IndexFiles, Step, Tree, place, read_index};
 
 /// The largest index file.
@@ -19,17 +21,57 @@ pub struct OpenedIndex {
     pub place: IndexFiles,
     /// The index files, relative to the index's directory, or absolute; the index first.
     pub index_files: Vec<String>,
-    /// If the index is in HDFS: its name node and the directory of `place`.
-    pub hdfs: Option<HdfsUrl>,
+    /// What keeps the files.
+    pub storage: Storage,
+}
+
+/// What keeps the files of a visualization.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// A directory of this machine.
+    Mounted,
+    /// HDFS: its name node and the directory of the index's `place`.
+    Hdfs(HdfsUrl),
+    /// The namespace, without a mount.
+    Namespace,
+}
+
+impl OpenedIndex {
+    /// The files' directory in the namespace, if they are there: with or without a mount.
+    pub fn in_namespace(&self) -> Result<Option<String>> {
+        match self.storage {
+            Storage::Namespace => Ok(Some(self.place.directory.clone())),
+            Storage::Hdfs(_) => Ok(None),
+            Storage::Mounted => within_namespace(Path::new(&self.place.directory)),
+        }
+    }
+
+    /// The files' directory, as an index's path may name it again.
+    pub fn directory(&self) -> String {
+        match &self.storage {
+            Storage::Mounted => self.place.directory.clone(),
+            Storage::Hdfs(url) => url.to_string(),
+            Storage::Namespace => format!("{SCHEME}{}", self.place.directory),
+        }
+    }
 }
 
 /// Opens the index file `path`, or the files that a pattern in `path` names:
 /// `/lustre/ocean/step{t}/block{b}.vtu`.
 ///
-/// `hdfs://HOST[:WEB PORT]/ocean/ts.vtm.series` is an index in HDFS.
+/// `hdfs://HOST[:WEB PORT]/ocean/ts.vtm.series` is an index in HDFS, and
+/// `namespace:/ocean/ts.vtm.series` one in the namespace of this machine's daemon.
 ///
 /// A link in the path is kept: data files lie where the user's path leads.
 pub fn open_index(path: &Path) -> Result<OpenedIndex> {
+    open_index_with(path, &|| Namespace::local_when_joined(&find_socket_path()))
+}
+
+/// The same, where `connect` gives the namespace for `namespace:` paths.
+pub fn open_index_with(path: &Path, connect: &dyn Fn() -> Result<Namespace>) -> Result<OpenedIndex> {
+    if let Some(within) = path.to_str().and_then(|text| text.strip_prefix(SCHEME)) {
+        return in_namespace(within, connect);
+    }
     if let Some(url) = path.to_str().filter(|text| text.starts_with("hdfs://")) {
         return in_hdfs(&HdfsUrl::parse(url)?);
     }
@@ -44,7 +86,7 @@ pub fn open_index(path: &Path) -> Result<OpenedIndex> {
     let (directory, name) = text.rsplit_once('/').unwrap_or(("", text));
     let directory = if directory.is_empty() { "/" } else { directory };
     let folder = PathBuf::from(directory);
-    opened(directory, name, &mut |file| read(&folder.join(file)), None)
+    opened(directory, name, &mut |file| read(&folder.join(file)), Storage::Mounted)
 }
 
 fn in_hdfs(url: &HdfsUrl) -> Result<OpenedIndex> {
@@ -52,14 +94,27 @@ fn in_hdfs(url: &HdfsUrl) -> Result<OpenedIndex> {
     let directory = if directory.is_empty() { "/" } else { directory };
     let beneath = HdfsUrl { authority: url.authority.clone(), path: directory.to_owned() };
     let hdfs = Hdfs::of_environment(beneath.clone());
-    opened(directory, name, &mut |file| hdfs.read(file, INDEX_BYTES_MAX), Some(beneath))
+    opened(directory, name, &mut |file| hdfs.read(file, INDEX_BYTES_MAX), Storage::Hdfs(beneath))
+}
+
+fn in_namespace(path: &str, connect: &dyn Fn() -> Result<Namespace>) -> Result<OpenedIndex> {
+    let refuse = |why: &str| Err(Error::new(ErrorKind::InvalidArgument, format!("{SCHEME}{path}: {why}")));
+    if path.contains('{') {
+        return refuse("patterns need a mount of the namespace; give an index, or a path in the mount");
+    }
+    let Some((directory, name)) = path.rsplit_once('/').filter(|_| path.starts_with('/')) else {
+        return refuse("give the path from the namespace's root, as in namespace:/run1/ts.vtm.series");
+    };
+    let files = InNamespace::new(connect()?, directory);
+    let directory = if directory.is_empty() { "/" } else { directory };
+    opened(directory, name, &mut |file| files.read(file, INDEX_BYTES_MAX), Storage::Namespace)
 }
 
 fn opened(
     directory: &str,
     name: &str,
     read: &mut dyn FnMut(&str) -> Result<Vec<u8>>,
-    hdfs: Option<HdfsUrl>,
+    storage: Storage,
 ) -> Result<OpenedIndex> {
     let mut index_files = Vec::new();
     let mut noted = |file: &str| {
@@ -68,8 +123,11 @@ fn opened(
     };
     let index = read_index(name, &mut noted).map_err(|error| error.within(format!("in {directory}")))?;
     let place = place(directory, &index.files());
-    let hdfs = hdfs.map(|url| HdfsUrl { path: place.directory.clone(), ..url });
-    Ok(OpenedIndex { index, place, index_files, hdfs })
+    let storage = match storage {
+        Storage::Hdfs(url) => Storage::Hdfs(HdfsUrl { path: place.directory.clone(), ..url }),
+        storage => storage,
+    };
+    Ok(OpenedIndex { index, place, index_files, storage })
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
@@ -118,5 +176,5 @@ fn by_pattern(text: &str, brace: usize) -> Result<OpenedIndex> {
     let index = Index { steps };
     let place =
         IndexFiles { directory: directory.to_owned(), steps: index.files(), template: Some(template) };
-    Ok(OpenedIndex { index, place, index_files: Vec::new(), hdfs: None })
+    Ok(OpenedIndex { index, place, index_files: Vec::new(), storage: Storage::Mounted })
 }

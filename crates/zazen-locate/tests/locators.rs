@@ -76,7 +76,7 @@ fn an_index_in_hdfs_names_files_in_hdfs() {
     let index = fake.url("/two/index.csv");
     let opened = open_index(std::path::Path::new(&index.to_string())).unwrap();
     assert_eq!(opened.place.steps, [vec!["a.vtu"]]);
-    assert_eq!(opened.hdfs.unwrap().to_string(), fake.url("/two").to_string());
+    assert_eq!(opened.directory(), fake.url("/two").to_string());
     assert_eq!(opened.index_files, ["index.csv"]);
 }
 

@@ -50,12 +50,12 @@ pub struct Namespace {
 
 impl std::fmt::Debug for Namespace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Namespace({})", self.link.origin.describe())
+        write!(f, "Namespace({})", self.link.endpoint.describe())
     }
 }
 
 struct Link {
-    origin: Origin,
+    endpoint: Endpoint,
     patience: PerProcess<Patience>,
     session: PerProcess<Mutex<Option<Session>>>,
     known: PerProcess<Known>,
@@ -63,7 +63,7 @@ struct Link {
     next_call: AtomicU64,
 }
 
-enum Origin {
+enum Endpoint {
     Socket(PathBuf),
     Node { addr: String, key: ClusterKey, identity: Identity },
 }
@@ -75,18 +75,18 @@ struct Session {
     hello: Hello,
 }
 
-impl Origin {
+impl Endpoint {
     fn connect(&self) -> Result<Connection> {
         match self {
-            Origin::Socket(path) => Connection::unix(path, CONNECT),
-            Origin::Node { addr, key, identity } => Connection::tcp(addr, key, identity, CONNECT),
+            Endpoint::Socket(path) => Connection::unix(path, CONNECT),
+            Endpoint::Node { addr, key, identity } => Connection::tcp(addr, key, identity, CONNECT),
         }
     }
 
     fn describe(&self) -> String {
         match self {
-            Origin::Socket(path) => path.display().to_string(),
-            Origin::Node { addr, .. } => addr.clone(),
+            Endpoint::Socket(path) => path.display().to_string(),
+            Endpoint::Node { addr, .. } => addr.clone(),
         }
     }
 
@@ -114,7 +114,7 @@ impl Namespace {
     /// The namespace of the daemon at `socket`. Fails with `Unavailable` if none listens there, and
     /// with `Unsupported` if it serves no namespace.
     pub fn local(socket: &Path) -> Result<Namespace> {
-        Namespace::of(Origin::Socket(socket.to_path_buf()))
+        Namespace::of(Endpoint::Socket(socket.to_path_buf()))
     }
 
     /// The same, but waits for a daemon that is there and has not joined its namespace yet, as
@@ -136,18 +136,18 @@ impl Namespace {
     /// The namespace through the daemon at `addr` (`host:port`). This program acts with the
     /// identity that it claims, which the cluster key vouches for.
     pub fn remote(addr: &str, key: &ClusterKey, identity: &Identity) -> Result<Namespace> {
-        Namespace::of(Origin::Node { addr: addr.to_owned(), key: key.clone(), identity: identity.clone() })
+        Namespace::of(Endpoint::Node { addr: addr.to_owned(), key: key.clone(), identity: identity.clone() })
     }
 
-    fn of(origin: Origin) -> Result<Namespace> {
+    fn of(endpoint: Endpoint) -> Result<Namespace> {
         let link = Link {
-            origin,
+            endpoint,
             patience: PerProcess::new(),
             session: PerProcess::new(),
             known: PerProcess::new(),
             next_call: AtomicU64::new(1),
         };
-        *link.session() = Some(link.origin.open()?);
+        *link.session() = Some(link.endpoint.open()?);
         Ok(Namespace { link: Arc::new(link) })
     }
 
@@ -172,7 +172,7 @@ impl Namespace {
     pub fn hello(&self) -> Result<Hello> {
         let mut session = self.link.session();
         if session.is_none() {
-            *session = Some(self.link.origin.open()?);
+            *session = Some(self.link.endpoint.open()?);
         }
         match &*session {
             Some(session) => Ok(session.hello.clone()),
@@ -376,7 +376,7 @@ impl Link {
             let mut session = self.session();
             let session = match &mut *session {
                 Some(session) => session,
-                none => none.insert(self.origin.open()?),
+                none => none.insert(self.endpoint.open()?),
             };
             if let Some(idle) = session.idle.pop() {
                 return Ok(idle);

@@ -1,6 +1,6 @@
 //! Memory of one call: zeroed, 16-byte aligned, freed as one.
 //!
-//! Small requests come out of a slab that the thread keeps from call to call. Large blocks are
+//! Small requests come out of a slab that the thread keeps from call to call. Large allocations are
 //! kept, too, for the next call of whatever thread: fresh ones from the kernel cost a fault for
 //! each page, several times what copying costs.
 //!
@@ -14,9 +14,9 @@ use std::sync::{Mutex, PoisonError};
 
 const ALIGN: usize = 16;
 const SLAB_BYTES: usize = 16 << 10;
-/// Large blocks are multiples of so much: the next call's is likely of the same size.
+/// Large allocations are multiples of so much: the next call's is likely of the same size.
 const BLOCK_STEP: usize = 64 << 10;
-/// Bytes of large blocks that the process keeps while no call uses them.
+/// Bytes of large allocations that the process keeps while no call uses them.
 const KEPT_BYTES_MAX: usize = 32 << 20;
 
 #[repr(C, align(16))]
@@ -27,16 +27,16 @@ thread_local! {
     static KEPT: Cell<Option<Box<Slab>>> = const { Cell::new(None) };
 }
 
-/// A large block: initialised memory that nobody else has.
-struct Block {
+/// A large allocation: initialised memory that nobody else has.
+struct Allocation {
     start: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: the block is its owner's alone; any thread may free it.
-unsafe impl Send for Block {}
+// SAFETY: the allocation is its owner's alone; any thread may free it.
+unsafe impl Send for Allocation {}
 
-impl Drop for Block {
+impl Drop for Allocation {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout, and owned.
         unsafe { dealloc(self.start.as_ptr(), self.layout) };
@@ -45,25 +45,26 @@ impl Drop for Block {
 
 /// Blocks that no call uses, and their bytes.
 struct Spare {
-    blocks: Vec<Block>,
+    allocations: Vec<Allocation>,
     bytes: usize,
 }
 
-static SPARE: Mutex<Spare> = Mutex::new(Spare { blocks: Vec::new(), bytes: 0 });
+static SPARE: Mutex<Spare> = Mutex::new(Spare { allocations: Vec::new(), bytes: 0 });
 
 impl Spare {
-    /// A kept block of at least `bytes`, and at most twice that.
-    fn take(bytes: usize) -> Option<Block> {
+    /// A kept allocation of at least `bytes`, and at most twice that.
+    fn take(bytes: usize) -> Option<Allocation> {
         let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = |block: &Block| (bytes..=bytes.saturating_mul(2)).contains(&block.layout.size());
-        let index = spare.blocks.iter().rposition(fits)?;
-        let block = spare.blocks.swap_remove(index);
-        spare.bytes -= block.layout.size();
-        Some(block)
+        let fits =
+            |allocation: &Allocation| (bytes..=bytes.saturating_mul(2)).contains(&allocation.layout.size());
+        let index = spare.allocations.iter().rposition(fits)?;
+        let allocation = spare.allocations.swap_remove(index);
+        spare.bytes -= allocation.layout.size();
+        Some(allocation)
     }
 
-    fn keep(block: Block) {
-        let bytes = block.layout.size();
+    fn keep(allocation: Allocation) {
+        let bytes = allocation.layout.size();
         if bytes > KEPT_BYTES_MAX {
             return;
         }
@@ -71,12 +72,12 @@ impl Spare {
         let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
         // Of sizes that are not asked for any more, the oldest go.
         while spare.bytes + bytes > KEPT_BYTES_MAX {
-            let oldest = spare.blocks.remove(0);
+            let oldest = spare.allocations.remove(0);
             spare.bytes -= oldest.layout.size();
             dropped.push(oldest);
         }
         spare.bytes += bytes;
-        spare.blocks.push(block);
+        spare.allocations.push(allocation);
         drop(spare);
     }
 }
@@ -85,7 +86,7 @@ impl Spare {
 pub(crate) struct Arena {
     slab: Option<Box<Slab>>,
     used: usize,
-    blocks: Vec<Block>,
+    allocations: Vec<Allocation>,
 }
 
 impl Arena {
@@ -117,16 +118,16 @@ impl Arena {
         let rounded = rounded.checked_next_multiple_of(BLOCK_STEP)?;
         let kept = Spare::take(rounded);
         let is_zero = kept.is_none();
-        let block = match kept {
-            Some(block) => block,
+        let allocation = match kept {
+            Some(allocation) => allocation,
             None => {
                 let layout = Layout::from_size_align(rounded, ALIGN).ok()?;
                 // SAFETY: the size is not 0.
-                Block { start: NonNull::new(unsafe { alloc_zeroed(layout) })?, layout }
+                Allocation { start: NonNull::new(unsafe { alloc_zeroed(layout) })?, layout }
             }
         };
-        let start = block.start;
-        self.blocks.push(block);
+        let start = allocation.start;
+        self.allocations.push(allocation);
         Some((start, is_zero))
     }
 }
@@ -137,7 +138,7 @@ fn fresh_slab() -> Box<Slab> {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        self.blocks.drain(..).for_each(Spare::keep);
+        self.allocations.drain(..).for_each(Spare::keep);
         if let Some(slab) = self.slab.take() {
             // At the thread's end there is no place to keep it in.
             let _ = KEPT.try_with(|kept| kept.set(Some(slab)));
@@ -169,7 +170,10 @@ mod tests {
             }
         }
         let spare = SPARE.lock().unwrap();
-        assert_eq!(spare.bytes, spare.blocks.iter().map(|block| block.layout.size()).sum::<usize>());
+        assert_eq!(
+            spare.bytes,
+            spare.allocations.iter().map(|allocation| allocation.layout.size()).sum::<usize>()
+        );
         assert!(spare.bytes <= KEPT_BYTES_MAX);
         drop(spare);
         assert!(Arena::default().allocate(usize::MAX).is_none());

@@ -58,6 +58,8 @@ fn begin() -> Result<Given> {
     // SAFETY: nobody of this process has a descriptor above the standard ones yet.
     unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) };
     ignore_signals();
+    // Whoever acts for a caller is confined below, and cannot look at the machine's CPUs then.
+    zazen_call::count_cpus();
     let control = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3).map_err(context)?;
     // The plug-in must not read or write the control socket by mistake.
     let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());

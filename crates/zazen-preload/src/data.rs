@@ -79,6 +79,7 @@ pub(crate) fn write_far(
     let id = entry.id();
     if entry.is_prompt() || offset != OFFSET || flags != 0 {
         let count = within_limit(entry, count, offset)?;
+        crate::wal::look(entry, data.cast(), count, offset)?;
         return by_pieces(count, offset, |done, bytes, at| {
             let from = data.cast::<u8>().wrapping_add(done);
             let bytes = fault::backed(from, bytes, false)?;
@@ -105,6 +106,9 @@ pub(crate) fn write_far(
             Err(error) => {
                 if error == libc::EPIPE {
                     raise(libc::SIGPIPE);
+                }
+                if error == libc::EAGAIN {
+                    crate::events::would_block(id);
                 }
                 return Err(error);
             }

@@ -3,11 +3,12 @@
 use crate::far::{Lock, far};
 use crate::real::{aliases, give, hooks};
 use crate::table::{self, FarFile};
-use crate::{fault, state, transport};
+use crate::{events, fault, state, transport};
 use std::ffi::{c_int, c_uint};
 
 /// Lets go of a descriptor at the far side.
 pub(crate) fn drop_entry(fd: c_int) -> Result<(), c_int> {
+    events::closed(fd);
     match table::take(fd) {
         Some((entry, last)) => far!(px_close(entry.id(), c_int::from(last))).map(|_| ()),
         None => Ok(()),
@@ -30,6 +31,7 @@ hooks! {
             if transport::owns(fd) {
                 return give(Err(libc::EBADF));
             }
+            events::closed(fd);
             return next(fd);
         }
         let outcome = drop_entry(fd);
@@ -126,6 +128,7 @@ fn close_many(first: c_uint, last: c_uint, flags: c_int) -> Result<c_int, c_int>
     }
     let only_mark = flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0;
     if !only_mark {
+        events::closed_many(first, last);
         let end = c_int::try_from(last).unwrap_or(c_int::MAX).min(table::end().max(1) - 1);
         for fd in c_int::try_from(first).unwrap_or(c_int::MAX)..=end {
             // The kernel's part follows below.
@@ -143,9 +146,7 @@ fn close_many(first: c_uint, last: c_uint, flags: c_int) -> Result<c_int, c_int>
         return close(first, last);
     }
     let mut from = first;
-    let mut own = [c_int::MAX; 129];
-    let count = transport::descriptors(&mut own);
-    let mut own: Vec<c_int> = own[..count].iter().copied().chain(table::peers()).collect();
+    let mut own: Vec<c_int> = transport::descriptors().chain(table::peers()).collect();
     own.sort_unstable();
     for fd in own.iter().map(|fd| *fd as c_uint).filter(|fd| (first..=last).contains(fd)) {
         if fd > from {
@@ -180,7 +181,9 @@ unsafe fn lock(entry: FarFile, command: c_int, asked: *mut libc::flock64) -> Res
     let asked = unsafe { &mut *asked };
     let mut lock = to_far(asked);
     far!(px_lock(entry.id(), command, (&raw mut lock).cast()))?;
-    if matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) {
+    if !matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) {
+        crate::wal::note_lock(&lock);
+    } else {
         asked.l_type = lock.kind as i16;
         if lock.kind != libc::F_UNLCK {
             asked.l_whence = lock.whence as i16;

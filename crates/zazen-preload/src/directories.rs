@@ -299,6 +299,30 @@ unsafe fn scan(
     }
 }
 
+/// getdents of a far directory, as it was before each entry told its kind beside its name: the kind
+/// is the entry's last byte. `None` for this kernel's directories.
+#[cfg(target_arch = "x86_64")]
+pub(crate) unsafe fn getdents_old(fd: c_int, data: *mut c_void, count: usize) -> Option<std::ffi::c_long> {
+    table::entry(fd)?;
+    // SAFETY: the program's memory; the entries in it are whole, and as long as the old ones.
+    unsafe {
+        let got = getdents64(fd, data, count);
+        let mut at = 0;
+        while at < got {
+            let entry = data.cast::<u8>().offset(at);
+            let length = entry.add(16).cast::<u16>().read_unaligned() as usize;
+            if length < 20 {
+                break;
+            }
+            let kind = entry.add(18).read();
+            std::ptr::copy(entry.add(19), entry.add(18), length - 19);
+            entry.add(length - 1).write(kind);
+            at += length as isize;
+        }
+        Some(got as std::ffi::c_long)
+    }
+}
+
 aliases! {
     readdir64 = readdir, (stream: *mut libc::DIR) -> *mut libc::dirent64;
     readdir64_r = readdir_r,

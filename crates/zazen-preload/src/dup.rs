@@ -2,7 +2,7 @@
 
 use crate::descriptors::{drop_entry, enter_dup};
 use crate::real::{aliases, give, hooks, system_call};
-use crate::{state, table, transport};
+use crate::{events, state, table, transport};
 use std::ffi::c_int;
 
 hooks! {
@@ -52,6 +52,7 @@ fn replace(old: c_int, new: c_int, flags: c_int) -> Result<c_int, c_int> {
         transport::move_away(new);
     }
     if entry.is_none() && table::entry(new).is_none() {
+        events::closed(new);
         return kernel_dup3(old, new, flags);
     }
     if entry.is_none() {

@@ -17,15 +17,19 @@
 use std::ffi::{c_char, c_int};
 
 mod aio;
+mod by_descriptor;
+mod clones;
 mod cwd;
 mod data;
 mod descriptors;
 mod directories;
 mod dup;
+mod events;
 mod far;
 mod fault;
 mod identity;
 mod libraries;
+mod lineage;
 mod memory;
 mod metadata;
 mod names;
@@ -45,9 +49,11 @@ mod supervised;
 mod table;
 mod transport;
 mod unix_names;
+mod wal;
 mod walk;
 mod watch;
 mod wire;
+mod words;
 
 #[used]
 #[unsafe(link_section = ".init_array")]

@@ -121,6 +121,18 @@ hooks! {
                 _ => give(Err(libc::EXDEV)),
             };
         }
+        if let Some(entry) = table::entry(from_dir)
+            && flags & libc::AT_EMPTY_PATH != 0
+            && fault::string(from).is_some_and(CStr::is_empty)
+        {
+            return match place(to_dir, to, &mut Text::new()) {
+                Ok(Destination::Far(dir, to)) => {
+                    give(far!(px_link(entry.dir(), EMPTY, dir, to, libc::AT_EMPTY_PATH)))
+                }
+                Ok(_) => give(Err(libc::EXDEV)),
+                Err(error) => give(Err(error)),
+            };
+        }
         let local = |from, to| next(from_dir, from, to_dir, to, flags);
         two((from_dir, from), (to_dir, to), local, |(a, from), (b, to)| far!(px_link(a, from, b, to, flags)))
     }

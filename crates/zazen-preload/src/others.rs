@@ -3,7 +3,7 @@
 
 use crate::far::{Destination, place};
 use crate::real::{hooks, set_errno};
-use crate::{cwd, descriptors, dup, metadata, names, near, open, state};
+use crate::{cwd, descriptors, dup, fault, metadata, names, near, open, state, table};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use zazen_forward_api::paths::Text;
 
@@ -32,6 +32,25 @@ hooks! {
         }
         let bits = stat.st_ino & 0xffff | (stat.st_dev & 0xff) << 16 | (id as u64 & 0xff) << 24;
         bits as u32 as c_int
+    }
+
+    fn name_to_handle_at(
+        dir: c_int, path: *const c_char, handle: *mut c_void, mount: *mut c_int, flags: c_int,
+    ) -> c_int {
+        let empty = flags & libc::AT_EMPTY_PATH != 0;
+        if empty && table::entry(dir).is_some() && fault::string(path).is_some_and(CStr::is_empty) {
+            return fails(libc::EOPNOTSUPP);
+        }
+        match place(dir, path, &mut Text::new()) {
+            Ok(Destination::Local(path) | Destination::Near(path)) => next(dir, path, handle, mount, flags),
+            // A handle is of one kernel.
+            Ok(Destination::Far(..)) => fails(libc::EOPNOTSUPP),
+            Err(error) => fails(error),
+        }
+    }
+
+    fn open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int) -> c_int {
+        if table::entry(mount).is_some() { fails(libc::EOPNOTSUPP) } else { next(mount, handle, flags) }
     }
 
     fn chroot(path: *const c_char) -> c_int {

@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
 /// Monotonic time.
-fn now() -> Duration {
+pub(crate) fn now() -> Duration {
     // SAFETY: all zeros is a valid time.
     let mut time: libc::timespec = unsafe { std::mem::zeroed() };
     let asked = [libc::CLOCK_MONOTONIC as usize, (&raw mut time) as usize, 0, 0, 0, 0];
@@ -42,7 +42,12 @@ fn poll_far(fds: &mut [libc::pollfd], sockets: &mut [PollFd], timeout_ms: c_int)
     Ok(())
 }
 
-fn wait_for(fds: &mut [libc::pollfd], wait: Option<Duration>, mask: *const c_void) -> Result<c_int, c_int> {
+/// Waits until one of the descriptors is ready, at most so long: how many are.
+pub(crate) fn wait_for(
+    fds: &mut [libc::pollfd],
+    wait: Option<Duration>,
+    mask: *const c_void,
+) -> Result<c_int, c_int> {
     // What lies beyond all time is for ever.
     let until = wait.and_then(|wait| now().checked_add(wait));
     let mut local = fds.to_vec();
@@ -102,7 +107,10 @@ fn involves(fds: &[libc::pollfd]) -> bool {
 const FDS_MAX: u64 = 1 << 20;
 
 /// A program's time limit; EINVAL and EFAULT as the kernel says them.
-fn limit<T: Copy>(time: *const T, parts: impl FnOnce(T) -> (i64, i64)) -> Result<Option<Duration>, c_int> {
+pub(crate) fn limit<T: Copy>(
+    time: *const T,
+    parts: impl FnOnce(T) -> (i64, i64),
+) -> Result<Option<Duration>, c_int> {
     if time.is_null() {
         return Ok(None);
     }
@@ -181,15 +189,6 @@ hooks! {
         }
         give(limit(timeout, |time| (time.tv_sec, time.tv_nsec))
             .and_then(|wait| select_by_poll(count, [readable, writable, special], wait, mask.cast())))
-    }
-
-    fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int {
-        match table::entry(fd) {
-            None => next(epoll, operation, fd, event),
-            // As the kernel says of regular files; of sockets it is a limit, and programs fall back
-            // to poll.
-            Some(_) => give(Err(libc::EPERM)),
-        }
     }
 }
 

@@ -10,7 +10,7 @@
 use crate::far::{self, Destination, HELLO_EXEC, HELLO_FORK, far, place};
 use crate::real::{give, hooks, set_errno, system_call};
 use crate::table::{self, FarFile};
-use crate::{cwd, data, libraries, near, state, supervised, transport};
+use crate::{cwd, data, events, libraries, near, state, supervised, transport};
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,7 +57,7 @@ pub(crate) fn begin() {
     }
 }
 
-extern "C" fn before_fork() {
+pub(crate) extern "C" fn before_fork() {
     let mut token = 0;
     if table::any() && far!(px_fork(&raw mut token)).is_err() {
         token = 0;
@@ -67,10 +67,11 @@ extern "C" fn before_fork() {
 
 extern "C" fn after_fork() {}
 
-extern "C" fn in_child() {
+pub(crate) extern "C" fn in_child() {
     transport::forget();
     cwd::after_fork();
     near::after_fork();
+    events::after_fork();
     let token = TOKEN.load(Ordering::Acquire);
     if token != 0 {
         let mut hello = far::new_hello(HELLO_FORK, transport::key());
@@ -249,10 +250,10 @@ fn hands_on() -> bool {
     table::any()
 }
 
-type Arguments = *const *const c_char;
+pub(crate) type Arguments = *const *const c_char;
 
 /// A far program as this kernel can start it.
-enum Program {
+pub(crate) enum Program {
     /// A copy in memory.
     Copy(c_int),
     /// The same file as this kernel has it.
@@ -273,7 +274,7 @@ fn fetch(dir: c_int, path: *const c_char) -> Result<Program, c_int> {
 }
 
 /// Not a copy where the file can be executed itself: then `$ORIGIN` holds.
-fn program_of(entry: FarFile) -> Result<Program, c_int> {
+pub(crate) fn program_of(entry: FarFile) -> Result<Program, c_int> {
     let mut head = [0_u8; 2];
     let got = data::read_far(entry, head.as_mut_ptr().cast(), head.len(), 0, 0)? as usize;
     if &head[..got] != b"#!"
@@ -340,7 +341,7 @@ fn script(line: &[u8]) -> Result<Program, c_int> {
 }
 
 /// The arguments of a script's interpreter.
-unsafe fn script_arguments(
+pub(crate) unsafe fn script_arguments(
     interpreter: &CStr,
     argument: Option<&CString>,
     path: *const c_char,
@@ -475,24 +476,6 @@ hooks! {
             return next(file, arguments, environment);
         }
         search(file, arguments, environment)
-    }
-
-    fn fexecve(fd: c_int, arguments: Arguments, environment: Arguments) -> c_int {
-        if !state::is_active() {
-            return next(fd, arguments, environment);
-        }
-        let Some(entry) = table::entry(fd) else {
-            return announced(environment, |environment| next(fd, arguments, environment));
-        };
-        match copy_program(entry) {
-            Ok(Program::Copy(copy)) => announced(environment, |environment| {
-                let outcome = next(copy, arguments, environment);
-                table::close_kernel(copy);
-                outcome
-            }),
-            Ok(Program::Here(_) | Program::Script(..)) => give(Err(libc::ENOENT)),
-            Err(error) => give(Err(error)),
-        }
     }
 
     fn vfork() -> libc::pid_t {
@@ -646,7 +629,11 @@ hooks! {
 }
 
 /// Executes a script's interpreter, which may be below a prefix itself; returns only if that fails.
-unsafe fn execute_interpreter(interpreter: &CStr, arguments: Arguments, environment: Arguments) -> c_int {
+pub(crate) unsafe fn execute_interpreter(
+    interpreter: &CStr,
+    arguments: Arguments,
+    environment: Arguments,
+) -> c_int {
     thread_local! {
         static DEPTH: Cell<u32> = const { Cell::new(0) };
     }
@@ -674,13 +661,13 @@ fn execute_copy(fd: c_int, arguments: Arguments, environment: Arguments) -> Resu
 }
 
 /// Whether a copy of a far program bypasses this library.
-fn copy_bypasses(fd: c_int) -> bool {
+pub(crate) fn copy_bypasses(fd: c_int) -> bool {
     CString::new(format!("/proc/self/fd/{fd}")).is_ok_and(|name| supervised::bypasses(name.as_ptr()))
 }
 
 /// Runs an exec with the settings in its environment and the far side told; it returns only on
 /// failure.
-unsafe fn announced(environment: Arguments, exec: impl FnOnce(Arguments) -> c_int) -> c_int {
+pub(crate) unsafe fn announced(environment: Arguments, exec: impl FnOnce(Arguments) -> c_int) -> c_int {
     let handed = hands_on();
     if handed {
         let _ = far!(px_exec(1));

@@ -7,7 +7,7 @@ use crate::far::{Address, PxOpened, far};
 use crate::open::enter;
 use crate::real::{give, hooks};
 use crate::table::{self, FarFile};
-use crate::{data, fault, state, transport, unix_names};
+use crate::{data, events, fault, state, transport, unix_names};
 use std::ffi::{c_int, c_uint, c_void};
 
 /// The program's address, for the far side.
@@ -137,8 +137,12 @@ hooks! {
             };
         };
         let tag = transport::tag();
-        give(far_address(address, length)
-            .and_then(|far| far!(px_connect(entry.id(), tag, (&raw const far).cast()))))
+        let outcome = far_address(address, length)
+            .and_then(|far| far!(px_connect(entry.id(), tag, (&raw const far).cast())));
+        if outcome == Err(libc::EINPROGRESS) {
+            events::would_block(entry.id());
+        }
+        give(outcome)
     }
 
     fn listen(fd: c_int, backlog: c_int) -> c_int {
@@ -365,7 +369,11 @@ fn send_checked(
     address: Option<&Address>,
 ) -> Result<isize, c_int> {
     socket_only(entry)?;
-    send_far(entry, data, count, flags, address)
+    let sent = send_far(entry, data, count, flags, address);
+    if sent == Err(libc::EAGAIN) {
+        events::would_block(entry.id());
+    }
+    sent
 }
 
 fn receive_checked(

@@ -18,8 +18,8 @@ use crate::far;
 use crate::real::system_call;
 use crate::rings;
 use crate::wire::{self, Buffers, Waits, status};
-use crate::{state, table};
-use lanes::{BUSY, FREE, GREETING, KEY, KNOWN, LANE, LOWEST, Lane, acquire_fresh, drop_lane, release};
+use crate::{cwd, lineage, near, state, table};
+use lanes::{BUSY, FREE, GREETING, KEY, KNOWN, LOWEST, Lane, acquire_fresh, drop_lane, lanes, release};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -45,7 +45,7 @@ pub(crate) fn tag() -> u32 {
 
 /// After fork: a new process, so new lanes and a new session.
 pub(crate) fn forget() {
-    for lane in &LANE {
+    for lane in lanes() {
         let fd = lane.fd.swap(-1, Ordering::AcqRel);
         if fd >= 0 {
             table::close_kernel(fd);
@@ -59,6 +59,7 @@ pub(crate) fn forget() {
     KEY.store(0, Ordering::Release);
     KNOWN.store(0, Ordering::Release);
     moving::forget();
+    lineage::settle();
 }
 
 /// Goes on with the session of before exec.
@@ -70,12 +71,19 @@ pub(crate) fn adopt(key: u64) {
 #[inline]
 pub(crate) fn owns(fd: c_int) -> bool {
     // Lanes live high: most descriptors are decided by one comparison.
-    let lane = || LANE.iter().any(|lane| lane.fd.load(Ordering::Relaxed) == fd);
+    let lane = || lanes().any(|lane| lane.fd.load(Ordering::Relaxed) == fd);
     (fd >= LOWEST.load(Ordering::Relaxed) && (lane() || moving::carries(fd))) || table::is_peer(fd)
 }
 
 /// A lane for one call, connected and known to the far side.
 fn acquire() -> Result<&'static Lane, i32> {
+    if lineage::is_orphan() {
+        // Made past fork's handlers: what it inherited, it has not.
+        forget();
+        cwd::after_fork();
+        near::after_fork();
+        lanes::begin_anew();
+    }
     moving::arrive()?;
     acquire_fresh()
 }
@@ -205,7 +213,7 @@ pub(crate) extern "C" fn zazen_forward_free(address: *mut c_void, bytes: usize) 
         let end = lane.pool[1].load(Ordering::Acquire);
         (lane.pool[0].load(Ordering::Relaxed)..end).contains(&wanted)
     };
-    let Some(lane) = LANE.iter().find(holds) else { return };
+    let Some(lane) = lanes().find(holds) else { return };
     // Whoever has the lane is in a call, which may take its time.
     while lane.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_err() {
         let _ = system_call(libc::SYS_sched_yield, [0; 6]);
@@ -258,15 +266,7 @@ pub(crate) extern "C" fn zazen_stub_error() -> i32 {
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn zazen_stub_set_default(_connection: *mut c_void) {}
 
-/// The descriptors that are ours; how many.
-pub(crate) fn descriptors(into: &mut [c_int]) -> usize {
-    let mut count = 0;
-    for lane in &LANE {
-        let fd = lane.fd.load(Ordering::Relaxed);
-        if fd >= 0 && count < into.len() {
-            into[count] = fd;
-            count += 1;
-        }
-    }
-    count
+/// The descriptors that are ours.
+pub(crate) fn descriptors() -> impl Iterator<Item = c_int> {
+    lanes().map(|lane| lane.fd.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
 }

@@ -7,11 +7,15 @@
 //! says why.
 
 use crate::cluster::{Cluster, Service};
+use crate::contention::{READS, WRITES};
+use crate::estimate::median;
 use crate::random::{Random, Stream};
 use crate::spread::Spread;
 use std::collections::BTreeMap;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_spans::Span;
+
+pub use crate::estimate::Estimate;
 
 /// Fewer spans than this say nothing.
 pub const SPANS_MIN: usize = 30;
@@ -22,19 +26,6 @@ const SAMPLES: usize = 200;
 /// Quantiles that describe a service time.
 const QUANTILES: usize = 11;
 
-/// What a parameter was found to be.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Estimate {
-    /// The parameter.
-    pub name: String,
-    /// Its value, and the bootstrap's 95 % interval; `None`: the data do not tell.
-    pub value: Option<(f64, f64, f64)>,
-    /// Spans that it rests on.
-    pub spans: usize,
-    /// What it rests on, or why the data do not tell.
-    pub word: String,
-}
-
 /// Which parameter an operation's service time is.
 const SERVICES: [(&str, &[&str]); 4] = [
     ("daemon.open_us", &["frames.open"]),
@@ -42,15 +33,12 @@ const SERVICES: [(&str, &[&str]); 4] = [
     ("daemon.close_us", &["frames.scan_close", "namespace.close"]),
     ("daemon.remove_us", &["frames.evict"]),
 ];
-/// Operations that write what comes with them to the node's disk.
-pub const WRITES: [&str; 3] = ["frames.push", "frames.push_many", "namespace.write"];
-/// Operations that read what they answer with from the node's disk.
-pub const READS: [&str; 3] = ["frames.get_block", "frames.read_many", "namespace.read"];
-
-/// The cluster that the spans describe: `base`, with what they tell put in. `InvalidArgument` if
-/// there are fewer than [`SPANS_MIN`] successful spans.
-pub fn calibrate(spans: &[Span], base: &Cluster, seed: u64) -> Result<(Cluster, Vec<Estimate>)> {
-    let good: Vec<&Span> = spans.iter().filter(|span| span.is_ok()).collect();
+/// The cluster that the spans describe: `base`, with what they tell put in. Each run is one
+/// recording. `InvalidArgument` if there are fewer than [`SPANS_MIN`] successful spans.
+pub fn calibrate(runs: &[Vec<Span>], base: &Cluster, seed: u64) -> Result<(Cluster, Vec<Estimate>)> {
+    let runs: Vec<Vec<&Span>> =
+        runs.iter().map(|run| run.iter().filter(|span| span.is_ok()).collect()).collect();
+    let good: Vec<&Span> = runs.iter().flatten().copied().collect();
     if good.len() < SPANS_MIN {
         let why = format!(
             "calibrate: {} successful spans are too few, at least {SPANS_MIN} are needed; \
@@ -70,24 +58,31 @@ pub fn calibrate(spans: &[Span], base: &Cluster, seed: u64) -> Result<(Cluster, 
             .collect();
         estimates.push(service(name, ops, &mut times, &mut cluster, seed));
     }
-    let mut noise = Vec::new();
-    for (name, ops, bytes) in [
-        ("disk.write_bytes_per_s", WRITES, (|span| span.bytes_in) as fn(&Span) -> u64),
-        ("disk.read_bytes_per_s", READS, |span| span.bytes_out),
-    ] {
-        let points: Vec<(f64, f64)> = good
-            .iter()
-            .filter(|span| ops.contains(&span.op.as_str()))
-            .map(|span| (bytes(span) as f64, span.duration_ns as f64 / 1e9))
-            .collect();
-        estimates.extend(bandwidth(name, &ops, &points, &mut cluster, &mut noise, seed));
-    }
     let ops: BTreeMap<&str, Vec<&Span>> = good.iter().fold(BTreeMap::new(), |mut ops, span| {
         ops.entry(span.op.as_str()).or_insert_with(Vec::new).push(span);
         ops
     });
     for (op, spans) in ops {
         estimates.push(operation(op, &spans, &mut cluster, seed));
+    }
+    let fitted = crate::fit::fit(&runs, &mut cluster, seed);
+    let disk_is_fitted = fitted.iter().any(|each| each.name.starts_with("disk.") && each.value.is_some());
+    let mut noise = Vec::new();
+    for (name, ops, bytes) in [
+        ("disk.write_bytes_per_s", WRITES, (|span| span.bytes_in) as fn(&Span) -> u64),
+        ("disk.read_bytes_per_s", READS, |span| span.bytes_out),
+    ] {
+        if name.contains("read") && disk_is_fitted {
+            continue;
+        }
+        // What takes time on a link says nothing of the disk.
+        let shares = |op: &str| cluster.service.get(op).is_some_and(|service| service.shares);
+        let points: Vec<(f64, f64)> = good
+            .iter()
+            .filter(|span| ops.contains(&span.op.as_str()) && !shares(&span.op))
+            .map(|span| (bytes(span) as f64, span.duration_ns as f64 / 1e9))
+            .collect();
+        estimates.extend(bandwidth(name, &ops, &points, &mut cluster, &mut noise, seed));
     }
     estimates.push(deviation(&good, &mut cluster));
     estimates.push(sigma(noise, &mut cluster));
@@ -96,9 +91,10 @@ pub fn calibrate(spans: &[Span], base: &Cluster, seed: u64) -> Result<(Cluster, 
         let name = "daemon.insert_us, of the namespace".to_owned();
         estimates.push(Estimate { name, value: None, spans: 0, word: word.to_owned() });
     }
-    for name in ["network.latency_us", "network.interface_bytes_per_s", "fuse.request_us"] {
-        let word =
-            "a daemon's spans begin when a call has arrived: they hold no time of the network or the mount";
+    estimates
+        .extend(fitted.into_iter().filter(|each| !each.name.starts_with("disk.") || each.value.is_some()));
+    for name in ["network.latency_us", "fuse.request_us"] {
+        let word = "a daemon's spans begin when a call has arrived: they hold no time before that";
         estimates.push(Estimate { name: name.to_owned(), value: None, spans: 0, word: word.to_owned() });
     }
     for estimate in &estimates {
@@ -146,7 +142,9 @@ fn operation(op: &str, spans: &[&Span], cluster: &mut Cluster, seed: u64) -> Est
     }
     let all: Vec<(f64, f64)> = spans
         .iter()
-        .map(|span| ((span.bytes_in + span.bytes_out) as f64, span.duration_ns as f64 / 1e9))
+        .map(|span| {
+            ((span.bytes_in + span.bytes_out + span.bytes_moved) as f64, span.duration_ns as f64 / 1e9)
+        })
         .collect();
     let points: Vec<(f64, f64)> = all.iter().step_by(all.len().div_ceil(POINTS_MAX)).copied().collect();
     let least = all.iter().map(|point| point.0).fold(f64::INFINITY, f64::min);
@@ -155,12 +153,12 @@ fn operation(op: &str, spans: &[&Span], cluster: &mut Cluster, seed: u64) -> Est
     let (word, service) = if slope > 0.0 {
         let fixed_us = fixed_s.max(0.0) * 1e6;
         let word = "fixed part of a call, in microseconds; its line and its spread are kept";
-        (word, Service { fixed_us, bytes_per_s: (1.0 / slope).min(1e15), parts: Vec::new() })
+        (word, Service { fixed_us, bytes_per_s: (1.0 / slope).min(1e15), parts: Vec::new(), shares: false })
     } else {
         // One size, or bytes that take no time.
         let fixed_us = median(all.iter().map(|point| point.1).collect()) * 1e6;
         let word = "time of a call, in microseconds: its bytes do not tell more";
-        (word, Service { fixed_us, bytes_per_s: 0.0, parts: Vec::new() })
+        (word, Service { fixed_us, bytes_per_s: 0.0, parts: Vec::new(), shares: false })
     };
     let mut ratios: Vec<(f64, f64)> = all
         .iter()
@@ -300,16 +298,6 @@ pub fn theil_sen(points: Vec<(f64, f64)>) -> (f64, f64) {
     (slope, median(points.into_iter().map(|(x, y)| y - slope * x).collect()))
 }
 
-/// The middle value; 0 of none.
-pub fn median(mut values: Vec<f64>) -> f64 {
-    if values.is_empty() {
-        return 0.0;
-    }
-    values.sort_unstable_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    if values.len().is_multiple_of(2) { (values[middle - 1] + values[middle]) / 2.0 } else { values[middle] }
-}
-
 /// 1.4826 times the median distance from the median: the standard deviation of normal data.
 fn robust_deviation(values: Vec<f64>) -> f64 {
     let centre = median(values.clone());
@@ -351,10 +339,12 @@ pub(crate) mod tests {
                     v: 1,
                     start_ns: at * 1_000_000_000,
                     duration_ns: (time * 1e9) as u64,
+                    queue_ns: 0,
                     node: node.to_owned(),
                     op: "frames.push".to_owned(),
                     bytes_in: bytes,
                     bytes_out: 0,
+                    bytes_moved: 0,
                     connection: 1,
                     peer: String::new(),
                     outcome: "ok".to_owned(),
@@ -372,7 +362,7 @@ pub(crate) mod tests {
     fn finds_what_the_spans_were_made_from() {
         for (latency, rate) in [(1e-3, 100e6), (50e-6, 1.5e9)] {
             let (cluster, estimates) =
-                calibrate(&spans("n0", 1_000, latency, rate, 40), &Cluster::commodity(), 1).unwrap();
+                calibrate(&[spans("n0", 1_000, latency, rate, 40)], &Cluster::commodity(), 1).unwrap();
             let (found, low, high) = estimate(&estimates, "disk.write_bytes_per_s").value.unwrap();
             assert!((found / rate - 1.0).abs() < 0.03 && low < found && found < high, "{found} {low} {high}");
             let (rest, ..) = estimate(&estimates, "daemon.insert_us").value.unwrap();
@@ -387,7 +377,7 @@ pub(crate) mod tests {
     #[test]
     fn drawn_times_add_up_to_the_recorded_ones() {
         let spans = spans("n0", 4_000, 1e-3, 100e6, 40);
-        let (cluster, _) = calibrate(&spans, &Cluster::commodity(), 1).unwrap();
+        let (cluster, _) = calibrate(std::slice::from_ref(&spans), &Cluster::commodity(), 1).unwrap();
         let service = &cluster.service["frames.push"];
         let recorded: f64 = spans.iter().map(|span| span.duration_ns as f64 / 1e9).sum();
         let drawn = |(at, span): (usize, &Span)| {
@@ -401,16 +391,16 @@ pub(crate) mod tests {
     #[test]
     fn says_what_the_data_do_not_tell() {
         let base = Cluster::commodity();
-        let same = calibrate(&spans("n0", 200, 1e-3, 100e6, 1), &base, 1).unwrap();
+        let same = calibrate(&[spans("n0", 200, 1e-3, 100e6, 1)], &base, 1).unwrap();
         let told = estimate(&same.1, "disk.write_bytes_per_s");
         assert!(told.value.is_none() && told.word.contains("cannot be told apart"), "{told:?}");
         assert_eq!(same.0.disk.write_bytes_per_s, base.disk.write_bytes_per_s);
         assert!(estimate(&same.1, "network.latency_us").value.is_none());
-        let few = calibrate(&spans("n0", 20, 1e-3, 100e6, 40), &base, 1).unwrap_err().to_string();
+        let few = calibrate(&[spans("n0", 20, 1e-3, 100e6, 40)], &base, 1).unwrap_err().to_string();
         assert!(few.contains("20 successful spans are too few"), "{few}");
         let mut failed = spans("n0", 200, 1e-3, 100e6, 40);
         failed.iter_mut().for_each(|span| span.outcome = "no space".to_owned());
-        assert!(calibrate(&failed, &base, 1).is_err());
+        assert!(calibrate(&[failed], &base, 1).is_err());
     }
 
     #[test]
@@ -419,7 +409,7 @@ pub(crate) mod tests {
         for (node, rate) in [("a", 100e6), ("b", 95e6), ("c", 105e6), ("d", 110e6), ("e", 90e6)] {
             all.extend(spans(node, 200, 0.0, rate, 40));
         }
-        let (cluster, _) = calibrate(&all, &Cluster::commodity(), 1).unwrap();
+        let (cluster, _) = calibrate(&[all], &Cluster::commodity(), 1).unwrap();
         assert!((0.04..0.12).contains(&cluster.disk.node_deviation), "{}", cluster.disk.node_deviation);
     }
 

@@ -158,6 +158,10 @@ pub struct Service {
     /// Means of equally large groups of calls, the quickest first: their times over what the line
     /// says. So the mean of many draws is the mean of the calls, however far some are out.
     pub parts: Vec<f64>,
+    /// Whether its bytes are flows that share links, disks and the store with those of other calls.
+    /// Then the line is what a call takes besides.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shares: bool,
 }
 
 impl Service {
@@ -471,7 +475,7 @@ impl Cluster {
             spread.check(name)?;
         }
         for (op, service) in &self.service {
-            let Service { fixed_us, bytes_per_s, parts } = service;
+            let Service { fixed_us, bytes_per_s, parts, .. } = service;
             within(&format!("service.{op}.fixed_us"), *fixed_us, 0.0, 86_400e6)?;
             within(&format!("service.{op}.bytes_per_s"), *bytes_per_s, 0.0, 1e15)?;
             within(&format!("number of service.{op}.parts"), parts.len() as f64, 1.0, 10_000.0)?;

@@ -71,6 +71,26 @@ impl Job {
                     ));
                 }
             }
+            Work::Fetching(fetching) => {
+                let is_possible = (1..=1_000_000).contains(&fetching.frames)
+                    && (0.0..=1.0).contains(&fetching.missing)
+                    && (1..=BYTES_MAX).contains(&fetching.frame_bytes)
+                    && (0.0..=1e12).contains(&fetching.compute_us)
+                    && (1..=4096).contains(&fetching.fetchers);
+                if !is_possible {
+                    return refuse(format!("an analysis that cannot be: {fetching:?}"));
+                }
+            }
+            Work::View(view) => {
+                let ranks = zazen_match::RANKS_MAX as u64;
+                if self.ranks() > ranks {
+                    let why = format!("{} ranks; files are matched to at most {ranks}", self.ranks());
+                    return refuse(format!("view: {why}"));
+                }
+                if view.files_each == 0 || view.replicas == 0 || view.file_bytes > BYTES_MAX {
+                    return refuse(format!("a view that cannot be: {view:?}"));
+                }
+            }
             Work::Assign(assign) => {
                 if assign.frames_each == 0 || assign.frames_each > 1 << 30 {
                     return refuse(format!("{} frames a rank: not between 1 and 2^30", assign.frames_each));

@@ -49,6 +49,8 @@ pub enum At {
     Next,
     /// On the disk of a node that is drawn for each rank and step.
     Random,
+    /// On the disk of this node; its copies lie on the nodes that follow.
+    On(u32),
     /// In the shared store.
     Shared,
     /// For this part of the bytes (in 1/65,536) in the shared store, otherwise on the own disk:

@@ -68,7 +68,7 @@ pub struct BusyRecord {
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct RunRecord {
     /// [`VERSION`].
     pub version: u32,
     /// Digest of the job: a run with the same digest gives the same record.
@@ -144,9 +144,9 @@ pub fn digest(job: &Job) -> String {
     format!("{:016x}{:016x}", half(1), half(2))
 }
 
-impl Record {
+impl RunRecord {
     /// The record of a run of `job`.
-    pub fn new(job: &Job, outcome: &Outcome) -> Record {
+    pub fn new(job: &Job, outcome: &Outcome) -> RunRecord {
         let phases = outcome.phases.iter().map(|phase| {
             let quantile = |part| seconds(phase.times.quantile(part));
             PhaseRecord {
@@ -177,7 +177,7 @@ impl Record {
             of: *of,
             series: timeline.series(outcome.makespan_ps),
         });
-        Record {
+        RunRecord {
             version: VERSION,
             job: digest(job),
             workload: outcome.workload.clone(),
@@ -210,9 +210,9 @@ impl Record {
     }
 
     /// Reads a record. `Corrupt` if the text is none, or was cut.
-    pub fn from_json(text: &str) -> Result<Record> {
+    pub fn from_json(text: &str) -> Result<RunRecord> {
         let refuse = |why: String| Error::new(ErrorKind::Corrupt, why);
-        let record: Record = serde_json::from_str(text).map_err(|error| refuse(error.to_string()))?;
+        let record: RunRecord = serde_json::from_str(text).map_err(|error| refuse(error.to_string()))?;
         if record.version != VERSION {
             return Err(refuse(format!("version {} is not {VERSION}: simulate again", record.version)));
         }

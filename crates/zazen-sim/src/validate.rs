@@ -1,19 +1,13 @@
 //! How well a calibrated cluster predicts spans that it was not calibrated from.
 //!
-//! Each connection of the held-out run makes its calls again, in their order and with the pauses
-//! between them: each takes what calls of its operation took in training, or, if the training had
-//! none, what a simulated daemon and disk need. The time that calls of one kind take in all is
-//! compared with the recorded one, beside a naive baseline: each operation takes its mean time per
-//! byte (or per call, if it moves no bytes) of the training run.
+//! Each connection of the held-out run makes its calls again ([`crate::contention`]): calls that
+//! share a link, a disk or the store wait for each other as simulated, others take what calls of
+//! their operation took in training. The time that calls of one kind take in all is compared with
+//! the recorded one, beside a naive baseline: each operation takes its mean time per byte (or per
+//! call, if it moves no bytes) of the training run.
 
-use crate::calibrate::{READS, WRITES};
 use crate::cluster::Cluster;
-use crate::daemon::Daemons;
-use crate::disk::Disks;
-use crate::queue::Queue;
-use crate::random::{Random, Stream};
-use crate::spread::Spread;
-use crate::time::{Rate, SECOND_PS};
+use crate::contention::{self, service};
 use std::collections::BTreeMap;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_spans::Span;
@@ -33,7 +27,12 @@ pub struct Row {
     pub simulated_s: f64,
     /// The same as the baseline says; `None` if the training run has no such call.
     pub naive_s: Option<f64>,
+    /// Of the simulated seconds of `all`: pauses of the client, which the recording gives.
+    pub paused_s: f64,
 }
+
+/// The row of the whole run.
+const ALL: &str = "all";
 
 impl Row {
     /// Signed error of the simulator, as a part of what was recorded.
@@ -64,7 +63,7 @@ impl Baseline {
         for span in spans.iter().filter(|span| span.is_ok()) {
             let sum = sums.entry(span.op.clone()).or_default();
             sum.0 += span.duration_ns as f64 / 1e9;
-            sum.1 += (span.bytes_in + span.bytes_out) as f64;
+            sum.1 += (span.bytes_in + span.bytes_out + span.bytes_moved) as f64;
             sum.2 += 1.0;
         }
         let each = |(seconds, bytes, calls): (f64, f64, f64)| {
@@ -75,7 +74,7 @@ impl Baseline {
 
     fn predict(&self, span: &Span) -> Option<f64> {
         let (per_byte, per_call) = self.0.get(&span.op)?;
-        Some(per_byte * (span.bytes_in + span.bytes_out) as f64 + per_call)
+        Some(per_byte * (span.bytes_in + span.bytes_out + span.bytes_moved) as f64 + per_call)
     }
 }
 
@@ -92,126 +91,40 @@ pub fn validate(cluster: &Cluster, baseline: &Baseline, held_out: &[Span], seed:
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let count = nodes.len();
+    let run: Vec<&Span> = nodes.values().flatten().copied().collect();
+    let replayed = contention::replay(cluster, &run, seed);
     let mut rows: BTreeMap<String, Row> = BTreeMap::new();
-    let row = |op: &str| Row {
-        op: op.to_owned(),
-        nodes: count,
-        calls: 0,
-        recorded_s: 0.0,
-        simulated_s: 0.0,
-        naive_s: Some(0.0),
-    };
-    let mut all = row("all");
-    for (number, spans) in nodes.into_values().enumerate() {
-        let simulated = replay(cluster, &spans, seed ^ number as u64);
-        for (span, time_ps) in spans.iter().zip(&simulated.times_ps) {
-            let row = rows.entry(span.op.clone()).or_insert_with(|| row(&span.op));
-            row.calls += 1;
-            row.recorded_s += span.duration_ns as f64 / 1e9;
-            row.simulated_s += *time_ps as f64 / SECOND_PS as f64;
-            row.naive_s = row.naive_s.zip(baseline.predict(span)).map(|(sum, more)| sum + more);
-        }
-        let begin = spans.iter().map(|span| span.start_ns).min().unwrap_or(0);
-        let end = spans.iter().map(|span| span.end_ns()).max().unwrap_or(begin);
-        all.calls += spans.len();
-        // The slowest node decides.
-        all.recorded_s = all.recorded_s.max((end - begin) as f64 / 1e9);
-        all.simulated_s = all.simulated_s.max(simulated.end_ps as f64 / SECOND_PS as f64);
-        let naive = naive_end_s(baseline, &spans);
-        all.naive_s = all.naive_s.zip(naive).map(|(one, other)| one.max(other));
+    for (op, (recorded_s, simulated_s)) in contention::totals(&run, &replayed) {
+        let calls: Vec<&&Span> = run.iter().filter(|span| op == ALL || span.op == op).collect();
+        let naive_s = match op.as_str() {
+            ALL => {
+                let ends = nodes.values().map(|spans| naive_end_s(baseline, spans));
+                ends.reduce(|one, other| Some(one?.max(other?))).flatten()
+            }
+            _ => calls.iter().map(|span| baseline.predict(span)).sum::<Option<f64>>(),
+        };
+        // A pause of the client is no prediction: how much of the run it is must be known.
+        let paused_s = if op == ALL { crate::time::seconds(replayed.paused_ps) } else { 0.0 };
+        let calls = calls.len();
+        rows.insert(op.clone(), Row { op, nodes: count, calls, recorded_s, simulated_s, naive_s, paused_s });
     }
-    Ok(rows.into_values().chain([all]).collect())
+    let all = rows.remove(ALL);
+    Ok(rows.into_values().chain(all).collect())
 }
 
-/// What the baseline says of the last answer: each connection's calls and pauses added up.
+/// What the baseline says of the last answer: each lane's calls and pauses added up.
 fn naive_end_s(baseline: &Baseline, spans: &[&Span]) -> Option<f64> {
     let begin = spans.iter().map(|span| span.start_ns).min()?;
-    let mut ends: BTreeMap<u64, (f64, u64)> = BTreeMap::new();
-    for span in spans {
-        let (at, last) = ends.entry(span.connection).or_insert((0.0, begin));
-        *at += span.start_ns.saturating_sub(*last) as f64 / 1e9 + baseline.predict(span)?;
-        *last = span.end_ns();
-    }
-    ends.into_values().map(|(at, _)| at).reduce(f64::max)
-}
-
-/// The parameter of an operation's service; `None` if the simulator does not model it.
-fn service<'a>(cluster: &'a Cluster, op: &str) -> Option<&'a Spread> {
-    let daemon = &cluster.daemon;
-    match op {
-        "frames.open" => Some(&daemon.open_us),
-        "frames.query" => Some(&daemon.lookup_us),
-        "frames.scan_close" | "namespace.close" => Some(&daemon.close_us),
-        "frames.evict" => Some(&daemon.remove_us),
-        op if WRITES.contains(&op) => Some(&daemon.insert_us),
-        op if READS.contains(&op) => Some(&daemon.fetch_us),
-        _ => None,
-    }
-}
-
-struct Replayed {
-    times_ps: Vec<u64>,
-    end_ps: u64,
-}
-
-/// One node's calls again. `spans` are in the order in which the calls ended.
-fn replay(cluster: &Cluster, spans: &[&Span], seed: u64) -> Replayed {
-    let random = Random::new(seed);
-    let begin = spans.iter().map(|span| span.start_ns).min().unwrap_or(0);
-    let mut of_connection: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-    for (index, span) in spans.iter().enumerate() {
-        of_connection.entry(span.connection).or_default().push(index);
-    }
-    let connections: Vec<Vec<usize>> = of_connection
-        .into_values()
-        .map(|mut calls| {
-            calls.sort_unstable_by_key(|index| (spans[*index].start_ns, *index));
-            calls
-        })
-        .collect();
-    let mut daemons = Daemons::new(1, cluster.daemon.workers.max(connections.len() as u32));
-    let mut disks = Disks::new(1, cluster.disk_costs(), Vec::new());
-    let mut queue: Queue<(u32, u32)> = Queue::new();
-    let pause_ps =
-        |before_ns: u64, index: usize| spans[index].start_ns.saturating_sub(before_ns).saturating_mul(1000);
-    for (connection, calls) in connections.iter().enumerate() {
-        queue.push(pause_ps(begin, calls[0]), connection as u32, (connection as u32, 0));
-    }
-    let mut times_ps = vec![0; spans.len()];
-    let mut last_ps = 0;
-    while let Some(due) = queue.pop() {
-        let (connection, at) = (due.event.0 as usize, due.event.1 as usize);
-        let calls = &connections[connection];
-        let span = spans[calls[at]];
-        let draw = calls[at] as u64;
-        let known = cluster.service.get(&span.op);
-        let service_ps =
-            service(cluster, &span.op).map_or(0, |spread| spread.draw_ps(random, 0, Stream::Service, draw));
-        let noise = match cluster.disk.request_sigma {
-            0.0 => 1.0,
-            sigma => crate::math::exp(sigma * random.normal(0, Stream::DiskNoise, draw)),
-        };
-        let served_ps = if known.is_some() { 0 } else { daemons.serve(due.time_ps, 0, service_ps).1 };
-        let end_ps = if let Some(known) = known {
-            due.time_ps.saturating_add(known.draw_ps(random, draw, span.bytes_in + span.bytes_out))
-        } else if WRITES.contains(&span.op.as_str()) {
-            disks.write(served_ps, 0, span.bytes_in, Rate::INFINITE, noise)
-        } else if READS.contains(&span.op.as_str()) {
-            disks.read(served_ps, 0, span.bytes_out, Rate::INFINITE, noise)
-        } else {
-            served_ps
-        };
-        times_ps[calls[at]] = end_ps - due.time_ps;
-        last_ps = last_ps.max(end_ps);
-        if let Some(next) = calls.get(at + 1) {
-            queue.push(
-                end_ps + pause_ps(span.end_ns(), *next),
-                connection as u32,
-                (connection as u32, at as u32 + 1),
-            );
+    let mut latest: f64 = 0.0;
+    for lane in contention::lanes(spans) {
+        let (mut at, mut last) = (0.0, begin);
+        for span in lane.into_iter().map(|call| spans[call]) {
+            at += span.start_ns.saturating_sub(last) as f64 / 1e9 + baseline.predict(span)?;
+            last = span.end_ns();
         }
+        latest = latest.max(at);
     }
-    Replayed { times_ps, end_ps: last_ps }
+    Some(latest)
 }
 
 #[cfg(test)]
@@ -227,7 +140,7 @@ mod tests {
             spans.into_iter().enumerate().filter(|(at, _)| at % 10 != 9).map(|(_, span)| span).collect()
         };
         let train = clean(spans("n0", 1_000, 5e-3, 100e6, 40));
-        let (cluster, _) = calibrate(&train, &Cluster::commodity(), 1).unwrap();
+        let (cluster, _) = calibrate(std::slice::from_ref(&train), &Cluster::commodity(), 1).unwrap();
         let baseline = Baseline::of(&train);
         let held_out = clean(spans("n1", 1_000, 5e-3, 100e6, 2));
         let rows = validate(&cluster, &baseline, &held_out, 1).unwrap();
@@ -246,5 +159,69 @@ mod tests {
         let mut other = spans("n0", 50, 1e-3, 1e8, 4);
         other.iter_mut().for_each(|span| span.op = "plugins.2".to_owned());
         assert!(validate(&Cluster::commodity(), &Baseline::default(), &other, 1).is_err());
+    }
+
+    const MB: u64 = 1_000_000;
+
+    /// A writer that keeps one connection to each of `nodes` nodes busy over its link of 20 MB/s:
+    /// what daemons would record. All calls have one size at a time, so all end together.
+    fn pushed(nodes: u64, sizes: &[u64]) -> Vec<Span> {
+        let one = spans("n0", 1, 0.0, 1e9, 1).remove(0);
+        let mut all = Vec::new();
+        let mut at_ms = 0;
+        for round in 0..40 {
+            let bytes = sizes[round % sizes.len()];
+            let took_ms = 2 + nodes * bytes / 20_000;
+            for node in 0..nodes {
+                all.push(Span {
+                    start_ns: at_ms * 1_000_000,
+                    duration_ns: took_ms * 1_000_000,
+                    node: format!("n{node}"),
+                    bytes_in: bytes,
+                    peer: "0:9@sim".to_owned(),
+                    ..one.clone()
+                });
+            }
+            at_ms += took_ms;
+        }
+        all
+    }
+
+    /// Trained on one and two nodes, the model foresees that four share the sender's link. The
+    /// baseline does not.
+    #[test]
+    fn contention_at_a_larger_scale_is_foreseen() {
+        let training = [pushed(1, &[MB, 4 * MB]), pushed(2, &[MB, 4 * MB])];
+        let (cluster, estimates) = calibrate(&training, &Cluster::commodity(), 1).unwrap();
+        let link = estimates.iter().find(|each| each.name == "network.interface_bytes_per_s").unwrap();
+        let (rate, ..) = link.value.unwrap();
+        assert!((rate / 20e6 - 1.0).abs() < 0.02, "{link:?}");
+        let fixed_us = cluster.service["frames.push"].fixed_us;
+        assert!((fixed_us - 2_000.0).abs() < 1_000.0, "{fixed_us}");
+        let baseline = Baseline::of(&training.concat());
+        for held_out in [pushed(4, &[MB, 4 * MB]), pushed(3, &[2 * MB, 500_000])] {
+            let rows = validate(&cluster, &baseline, &held_out, 1).unwrap();
+            for row in rows {
+                assert!(row.error().abs() < 0.02, "{row:?}");
+                assert!(row.naive_error().unwrap() < -0.2, "{row:?}");
+            }
+        }
+    }
+
+    /// Where calls take as long beside others as alone, nothing is said to be shared.
+    #[test]
+    fn what_does_not_slow_down_shares_nothing() {
+        let alone = |nodes: u64| -> Vec<Span> {
+            let one = pushed(1, &[MB, 4 * MB]);
+            let of =
+                |node: u64| one.iter().map(move |call| Span { node: format!("n{node}"), ..call.clone() });
+            (0..nodes).flat_map(of).collect()
+        };
+        let base = Cluster::commodity();
+        let (cluster, estimates) = calibrate(&[alone(1), alone(2), alone(4)], &base, 1).unwrap();
+        assert!(!cluster.service["frames.push"].shares);
+        assert_eq!(cluster.network.interface_bytes_per_s, base.network.interface_bytes_per_s);
+        let link = estimates.iter().find(|each| each.name == "network.interface_bytes_per_s").unwrap();
+        assert!(link.value.is_none() && link.word.contains("as long alone"), "{link:?}");
     }
 }

@@ -1,6 +1,7 @@
 //! What a job does: a program of all ranks, or one of the product's own machines at work.
 
 use crate::program::Program;
+use zazen_match::Strategy;
 
 /// What a job does.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,6 +12,10 @@ pub enum Work {
     Push(Push),
     /// Each rank creates files in the shipped namespace.
     Names(Names),
+    /// Ranks read frames, and the shipped fetcher brings what their caches lack.
+    Fetching(Fetching),
+    /// Ranks read the files of a visualization that the shipped matching gives them.
+    View(View),
     /// The ranks agree on who reads what with the shipped machines.
     Assign(Assign),
 }
@@ -24,6 +29,8 @@ impl Work {
             Work::Names(names) => {
                 (u64::from(names.files) + u64::from(!names.is_shared)).saturating_mul(ranks)
             }
+            Work::Fetching(fetching) => u64::from(fetching.frames).saturating_mul(ranks),
+            Work::View(view) => u64::from(view.files_each).saturating_mul(ranks),
             Work::Assign(_) => 1,
         }
     }
@@ -57,6 +64,34 @@ pub struct Names {
     pub is_shared: bool,
     /// A directory with so many entries is split.
     pub split_entries: u32,
+}
+
+/// An analysis over caches that lack frames.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fetching {
+    /// Frames of each rank.
+    pub frames: u32,
+    /// Bytes of a frame.
+    pub frame_bytes: u64,
+    /// Part of the frames that the caches lack.
+    pub missing: f64,
+    /// Frames that a daemon copies at a time, and workers of a scan.
+    pub fetchers: usize,
+    /// Computing on a frame, in microseconds.
+    pub compute_us: f64,
+}
+
+/// A visualization's reads of one time step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct View {
+    /// Files for each node.
+    pub files_each: u32,
+    /// Bytes of a file.
+    pub file_bytes: u64,
+    /// Nodes that hold each file, drawn at random.
+    pub replicas: u32,
+    /// How files are given to ranks.
+    pub strategy: Strategy,
 }
 
 /// An assignment job.

@@ -2,8 +2,9 @@
 //! [`Work`], and add it to [`ALL`] (docs/simulator.md walks through it).
 
 use crate::program::{At, MetaOp, MetadataNode, Op, Program};
-use crate::work::{Assign, Names, Push, Work};
+use crate::work::{Assign, Fetching, Names, Push, View, Work};
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_match::Strategy;
 
 /// A workload.
 pub struct Workload {
@@ -67,6 +68,22 @@ pub const ALL: &[Workload] = &[
         about: "read 64 frames of 64 MB per node, 5 % of them missing, and reduce",
         work: analysis,
     },
+    Workload {
+        name: "analysis-fetch",
+        about: "the same 64 frames of 64 MB; the shipped fetcher brings the missing ones meanwhile",
+        work: analysis_fetch,
+    },
+    Workload {
+        name: "view",
+        about: "4 files of 64 MB per node in 3 copies, given to ranks by the shipped matching (VisIO's)",
+        work: view,
+    },
+    Workload {
+        name: "view-optimal",
+        about: "the same, with the fewest remote reads (at most 65,536 nodes in reasonable time)",
+        work: view_optimal,
+    },
+    Workload { name: "view-blind", about: "the same, with file i read by rank i mod R", work: view_blind },
     Workload { name: "push", about: "each node pushes 8 frames of 4 MB with the shipped writer", work: push },
     Workload { name: "push-full", about: "the same, into caches that hold 6 frames each", work: push_full },
     Workload {
@@ -210,6 +227,26 @@ fn analysis(_: u32) -> Work {
             })
             .then("reduce", Op::Allreduce(8 * MB)),
     )
+}
+
+fn analysis_fetch(_: u32) -> Work {
+    Work::Fetching(Fetching { frames: 64, frame_bytes: 64 * MB, missing: 0.05, fetchers: 8, compute_us: 0.0 })
+}
+
+fn viewing(strategy: Strategy) -> Work {
+    Work::View(View { files_each: 4, file_bytes: 64 * MB, replicas: 3, strategy })
+}
+
+fn view(_: u32) -> Work {
+    viewing(Strategy::Scarcest)
+}
+
+fn view_optimal(_: u32) -> Work {
+    viewing(Strategy::Optimal)
+}
+
+fn view_blind(_: u32) -> Work {
+    viewing(Strategy::Blind)
 }
 
 fn checkpoint(_: u32) -> Work {

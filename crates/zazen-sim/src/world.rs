@@ -132,6 +132,14 @@ pub fn memory_bytes(job: &Job) -> Result<u64> {
             let names = crate::namespace::memory_bytes(nodes, ranks, names);
             return Ok(nodes * node + names + ranks * 2 * EVENT_BYTES);
         }
+        Work::Fetching(_) => return Ok(nodes * node + ranks * crate::fetching::RANK_BYTES),
+        Work::View(view) => {
+            // Holders in two forms, the matching's tables, and the steps.
+            let file = 48 * u64::from(view.replicas) + 200;
+            return Ok(
+                nodes * (node + u64::from(view.files_each) * file) + ranks * (RANK_BYTES + EVENT_BYTES)
+            );
+        }
         Work::Assign(_) => return Ok(nodes.min(u64::from(crate::assignment::MACHINES_MAX)) * 4096),
     };
     let mut message = 0;
@@ -198,6 +206,20 @@ pub fn run(job: &Job, control: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> R
         Work::Names(names) => crate::namespace::run(job, names, topology, &mut |steps, steps_all, events| {
             control(Progress { steps, steps_all, events })
         }),
+        Work::Fetching(fetching) => {
+            crate::fetching::run(job, fetching, &topology, &mut |steps, steps_all| {
+                control(Progress { steps, steps_all, events: 0 })
+            })
+        }
+        Work::View(view) => {
+            let (program, matched) = crate::view::program(job, view)?;
+            let outcome = run_program(job, &program, topology, control)?;
+            Ok(outcome.map(|mut outcome| {
+                let told = [("remote_files", matched.remote), ("remote_files_at_least", matched.bound)];
+                outcome.extra.extend(told.map(|(name, value)| (name.to_owned(), value as f64)));
+                outcome
+            }))
+        }
         Work::Assign(assign) => crate::assignment::outcome(job, assign, topology.name()).map(Some),
     }
 }
@@ -590,6 +612,7 @@ impl<'a> World<'a> {
         let nodes = u64::from(self.job.nodes);
         let row = &self.ranks[rank as usize];
         let first = match at {
+            At::On(node) => u64::from(node),
             At::Random => self.random.below(nodes, rank, Stream::Workload, u64::from(row.steps)),
             _ => (u64::from(node) + 1) % nodes,
         };

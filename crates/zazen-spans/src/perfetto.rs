@@ -28,6 +28,8 @@ pub fn perfetto(spans: &[Span]) -> String {
             "args": {
                 "bytes_in": span.bytes_in,
                 "bytes_out": span.bytes_out,
+                "bytes_moved": span.bytes_moved,
+                "queue_us": span.queue_ns as f64 / 1e3,
                 "peer": span.peer,
                 "outcome": span.outcome,
             },
@@ -44,13 +46,15 @@ mod tests {
     #[test]
     fn events_have_times_nodes_and_names() {
         let span = |node: &str, start_ns| Span {
-            v: 1,
+            v: 2,
             start_ns,
             duration_ns: 5_000,
+            queue_ns: 1_000,
             node: node.to_owned(),
             op: "frames.push".to_owned(),
             bytes_in: 1,
             bytes_out: 0,
+            bytes_moved: 0,
             connection: 3,
             peer: String::new(),
             outcome: "ok".to_owned(),

@@ -7,8 +7,8 @@ use zazen_namespace::service::namespace_fn;
 use zazen_wire::control::control_fn;
 use zazen_wire::service;
 
-/// The version of the lines.
-pub const VERSION: u32 = 1;
+/// The version of the lines that are written; lines of version 1 are read too.
+pub const VERSION: u32 = 2;
 /// How files of spans end.
 pub const SUFFIX: &str = ".spans.jsonl";
 /// The longest line.
@@ -24,6 +24,9 @@ pub struct Span {
     pub start_ns: u64,
     /// Until the service had answered, by a clock that never jumps.
     pub duration_ns: u64,
+    /// Of that time: how long the call waited in the daemon for its turn. 0 in version 1.
+    #[serde(default)]
+    pub queue_ns: u64,
     /// The daemon's name.
     pub node: String,
     /// Service and function, such as `frames.push`.
@@ -32,6 +35,10 @@ pub struct Span {
     pub bytes_in: u64,
     /// Bytes that went with the answer, beside its results.
     pub bytes_out: u64,
+    /// Bytes that the daemon read or fetched for the call, and that neither came with it nor went
+    /// with its answer. 0 in version 1.
+    #[serde(default)]
+    pub bytes_moved: u64,
     /// The caller's connection: unique within a daemon's life.
     pub connection: u64,
     /// The caller's user, process and host, such as `1000:4711@n3`; without `@`, a local one.
@@ -61,6 +68,8 @@ pub fn op_name(service_id: u16, function: u16) -> std::borrow::Cow<'static, str>
         (service::FRAMES, frames_fn::DATASETS) => "frames.datasets",
         (service::FRAMES, frames_fn::GET_BLOCK) => "frames.get_block",
         (service::FRAMES, frames_fn::READ_MANY) => "frames.read_many",
+        (service::FRAMES, frames_fn::BRING) => "frames.bring",
+        (service::FRAMES, frames_fn::GET_PIECE) => "frames.get_piece",
         (service::FRAMES, frames_fn::PUSH_MANY) => "frames.push_many",
         (service::FRAMES, frames_fn::CLOSE) => "frames.close",
         (service::NAMESPACE, namespace_fn::ASK) => "namespace.ask",
@@ -103,16 +112,16 @@ impl Span {
         // Writing to a String cannot fail.
         let _ = write!(
             into,
-            "{{\"v\":{},\"start_ns\":{},\"duration_ns\":{},\"node\":",
-            self.v, self.start_ns, self.duration_ns
+            "{{\"v\":{},\"start_ns\":{},\"duration_ns\":{},\"queue_ns\":{},\"node\":",
+            self.v, self.start_ns, self.duration_ns, self.queue_ns
         );
         quote(&self.node, into);
         into.push_str(",\"op\":");
         quote(&self.op, into);
         let _ = write!(
             into,
-            ",\"bytes_in\":{},\"bytes_out\":{},\"connection\":{},\"peer\":",
-            self.bytes_in, self.bytes_out, self.connection
+            ",\"bytes_in\":{},\"bytes_out\":{},\"bytes_moved\":{},\"connection\":{},\"peer\":",
+            self.bytes_in, self.bytes_out, self.bytes_moved, self.connection
         );
         quote(&self.peer, into);
         into.push_str(",\"outcome\":");
@@ -123,6 +132,11 @@ impl Span {
     /// When the service had answered: nanoseconds since 1970.
     pub fn end_ns(&self) -> u64 {
         self.start_ns.saturating_add(self.duration_ns)
+    }
+
+    /// The host that the call came from: the daemon's own for a local caller.
+    pub fn client_host(&self) -> &str {
+        self.peer.split_once('@').map_or(&self.node, |(_, host)| host)
     }
 
     /// Whether the call succeeded.
@@ -146,8 +160,8 @@ pub fn read(name: &str, text: &str) -> Result<Vec<Span>> {
             return refuse(number, "was cut: the daemon was killed while it wrote; remove the line");
         };
         match serde_json::from_str::<Span>(line) {
-            Ok(span) if span.v == VERSION => spans.push(span),
-            Ok(span) => return refuse(number, &format!("has version {}, not {VERSION}", span.v)),
+            Ok(span) if (1..=VERSION).contains(&span.v) => spans.push(span),
+            Ok(span) => return refuse(number, &format!("has version {}, not 1 to {VERSION}", span.v)),
             Err(error) => return refuse(number, &format!("is no span: {error}")),
         }
     }
@@ -164,10 +178,12 @@ mod tests {
             v: VERSION,
             start_ns: 1_700_000_000_000_000_000,
             duration_ns: 42_000,
+            queue_ns: 1_000,
             node: "n0".to_owned(),
             op: "frames.push".to_owned(),
             bytes_in: 430_000,
             bytes_out: 0,
+            bytes_moved: 5,
             connection: 7,
             peer: "1000:4711".to_owned(),
             outcome: "ok".to_owned(),
@@ -178,10 +194,25 @@ mod tests {
     fn golden_line() {
         let mut line = String::new();
         span().write(&mut line);
-        let expected = "{\"v\":1,\"start_ns\":1700000000000000000,\"duration_ns\":42000,\"node\":\"n0\",\
-                        \"op\":\"frames.push\",\"bytes_in\":430000,\"bytes_out\":0,\"connection\":7,\
-                        \"peer\":\"1000:4711\",\"outcome\":\"ok\"}\n";
+        let expected = "{\"v\":2,\"start_ns\":1700000000000000000,\"duration_ns\":42000,\"queue_ns\":1000,\
+                        \"node\":\"n0\",\"op\":\"frames.push\",\"bytes_in\":430000,\"bytes_out\":0,\
+                        \"bytes_moved\":5,\"connection\":7,\"peer\":\"1000:4711\",\"outcome\":\"ok\"}\n";
         assert_eq!(line, expected);
+    }
+
+    /// A line as version 1 had it.
+    #[test]
+    fn old_lines_are_read() {
+        let line = "{\"v\":1,\"start_ns\":1700000000000000000,\"duration_ns\":42000,\"node\":\"n0\",\
+                    \"op\":\"frames.push\",\"bytes_in\":430000,\"bytes_out\":0,\"connection\":7,\
+                    \"peer\":\"1000:4711\",\"outcome\":\"ok\"}\n";
+        assert_eq!(read("old", line).unwrap(), [Span { v: 1, queue_ns: 0, bytes_moved: 0, ..span() }]);
+    }
+
+    #[test]
+    fn a_local_caller_is_on_the_daemons_host() {
+        assert_eq!(span().client_host(), "n0");
+        assert_eq!(Span { peer: "0:7@login1".to_owned(), ..span() }.client_host(), "login1");
     }
 
     proptest! {
@@ -206,7 +237,7 @@ mod tests {
         };
         check(format!("{good}{}", &good[..40]), "was cut");
         check(format!("{good}{}\n", &good[..40]), "is no span");
-        check(good.clone() + &good.replace("\"v\":1", "\"v\":9"), "version 9");
+        check(good.clone() + &good.replace("\"v\":2", "\"v\":9"), "version 9");
         check(good.clone() + &good.replace("\"node\"", "\"knot\""), "knot");
         check(good.clone() + &"x".repeat(100_000) + "\n", "longer");
     }

@@ -185,7 +185,7 @@ impl Record {
 
     /// The frame number that the bytes of a record claim, unchecked: to skip the records of others
     /// cheaply.
-    pub fn claimed_number(bytes: &[u8; RECORD_BYTES]) -> u64 {
+    pub(crate) fn claimed_number(bytes: &[u8; RECORD_BYTES]) -> u64 {
         le(&bytes[8..14])
     }
 
@@ -251,7 +251,7 @@ pub struct NameEntry {
 
 impl NameEntry {
     /// Bytes that [`NameEntry::encode`] of a path of `path_bytes` gives.
-    pub const fn encoded_bytes(path_bytes: usize) -> usize {
+    pub(crate) const fn encoded_bytes(path_bytes: usize) -> usize {
         NAME_FIXED_BYTES + path_bytes
     }
 

@@ -4,13 +4,14 @@
 use zazen_vopr::{Planted, run_namespace};
 
 /// Seeds within which each planted bug must be found.
-const SEEDS_MAX: u64 = 300;
+const SEEDS_MAX: u64 = 600;
 
 #[test]
 fn no_seed_breaks_a_promise() {
     let (mut answers, mut faults) = (0, 0);
-    // 1422: all nodes stop while a second steward is appointed.
-    for seed in (0..60).chain([1_422]) {
+    // 1422: all nodes stop while a second steward is appointed. 3544, 9966: partitions are handed
+    // over while renames wait for each other. 5833: a node stands still with a rename under way.
+    for seed in (0..60).chain([1_422, 3_544, 5_833, 9_966]) {
         let outcome = run_namespace(seed, None);
         let again = format!("cargo run -p zazen-vopr -- --namespace --seed {seed} --story");
         assert_eq!(outcome.violation, None, "{again}");
@@ -32,20 +33,10 @@ fn a_seed_gives_one_run() {
 /// leader that it made first is not heard. A test of `stewards.rs` shows that it does not forget.
 const SELDOM: [Planted; 1] = [Planted::ForgetVote];
 
-/// Where the search for a bug begins: near a seed that found it.
-fn first_seed(bug: Planted) -> u64 {
-    match bug {
-        Planted::AddWithoutWaiting => 130,
-        Planted::SkipFence => 55,
-        _ => 0,
-    }
-}
-
 #[test]
 fn planted_bugs_are_found() {
     for bug in Planted::ALL.iter().filter(|bug| !SELDOM.contains(bug)) {
-        let first = first_seed(*bug);
-        let found = (first..first + SEEDS_MAX)
+        let found = (0..SEEDS_MAX)
             .find_map(|seed| run_namespace(seed, Some(*bug)).violation.map(|what| (seed, what)));
         let Some((seed, what)) = found else { panic!("{bug:?} is not found in {SEEDS_MAX} seeds") };
         println!("{bug:?}: seed {seed}: {}", what.lines().next().unwrap_or_default());

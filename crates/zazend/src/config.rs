@@ -81,7 +81,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// What is logged: error, warn, info, debug, trace or off; or per part, such as
-    /// warn,zazen_store=debug [default: info]
+    /// warn,zazen_store=debug; with the word json, as JSON lines: json,warn [default: info]
     #[arg(long, value_name = "LEVEL", env = "ZAZEN_LOG")]
     pub log: Option<String>,
     /// Check every setting, say what the daemon would do, and exit (0: good, 1: bad)
@@ -467,17 +467,15 @@ fn parse_backing(told: &[String]) -> Result<Vec<BackingSpec>> {
     Ok(specs)
 }
 
-/// What is logged where nobody says.
-pub const DEFAULT_LOG: &str = "info";
-
 /// Refuses what the log's filter would take for the name of a part of the program: with `log =
 /// "verbose"` nothing would be logged.
 fn check_log(text: Option<String>) -> Result<String> {
-    let text = text.unwrap_or_else(|| DEFAULT_LOG.to_owned());
+    let text = text.unwrap_or_else(|| crate::logging::DEFAULT_LOG.to_owned());
     let is_level = |level: &str| {
         ["off", "error", "warn", "info", "debug", "trace"].contains(&level.to_lowercase().as_str())
     };
     let is_meant = |part: &str| match part.rsplit_once('=') {
+        None if crate::logging::is_form(part.trim()) => true,
         Some((name, level)) => !name.trim().is_empty() && is_level(level.trim()),
         None => is_level(part.trim()),
     };
@@ -485,7 +483,7 @@ fn check_log(text: Option<String>) -> Result<String> {
         true => Ok(text),
         false => Err(refuse(format!(
             "log {text:?}: give error, warn, info, debug, trace or off, or levels of parts, such as \
-             warn,zazen_store=debug"
+             warn,zazen_store=debug; json makes it JSON lines"
         ))),
     }
 }

@@ -40,12 +40,14 @@ counters! {
     fetched,
     /// Bytes of them.
     fetched_bytes,
-    /// Blocks of files copied from another node into the cache.
+    /// Frames and blocks of files copied from another node into the cache.
     peer_blocks,
     /// Bytes of them.
     peer_bytes,
     /// Blocks of files given to other nodes.
     peer_blocks_given,
+    /// Parts of frames given to other nodes.
+    peer_pieces_given,
     /// Frames handed out that had to be fetched for the reader.
     fetched_reads,
     /// Frames read straight from the backing store because the cache had no room, by descriptor.

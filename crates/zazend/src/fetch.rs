@@ -13,8 +13,10 @@ use zazen_backing::SourceFile;
 use zazen_core::{Error, ErrorKind, FrameNo, Origin, RelPath, Result, Source, SourceStat, Validator};
 use zazen_frames::copy::{self, Ask, Copying, Failure};
 use zazen_frames::home::GIVEN_BYTES_MAX;
+use zazen_frames::messages::GetPiece;
 use zazen_frames::stale::Held;
 use zazen_store::CachedFrame;
+use zazen_wire::checksum::FrameDigest;
 
 /// Where a copy's bytes may come from, and for how long somebody waits for them.
 #[derive(Clone, Copy)]
@@ -22,6 +24,8 @@ pub struct Whence<'a> {
     /// They may come from another node. Otherwise the backing store alone is read: it is another
     /// node that asks.
     pub peers: bool,
+    /// They come from this node's copy, and from nowhere else.
+    pub holder: Option<u128>,
     /// Whether nobody waits any more. Asked before each part of the frame, so that a long copy ends
     /// with its reader.
     pub stops: &'a dyn Fn() -> bool,
@@ -58,7 +62,7 @@ pub fn fetch(
         Asked::Lead(landing) => landing,
     };
     // Bytes that were read ahead have been timed.
-    let is_timed = file.name_led_to().is_none();
+    let is_timed = file.name_led_to().is_none() && whence.holder.is_none();
     let mut timed = is_timed.then(|| Timed::begin(node, source.length.unwrap_or(file.stat().validator.size)));
     let result = copy_frame(node, opened, source, number, origin, file, whence);
     match &result {
@@ -72,8 +76,8 @@ pub fn fetch(
             counters.fetched_bytes.add(*bytes);
         }
         Ok(_) => {}
-        // Others who wait for the same frame read it themselves.
-        Err(_) if whence.stops() => {
+        // Others who wait for the same frame read it themselves, and from the store if need be.
+        Err(_) if whence.stops() || whence.holder.is_some() => {
             landing.land(&Ok(Outcome::Contended));
             return result;
         }
@@ -149,6 +153,7 @@ fn copy_frame(
         ask_peers: whence.peers,
         whence,
         given: None,
+        copied: Copied::default(),
     };
     let mut event = copy::Event::Begin;
     let mut actions = Vec::new();
@@ -157,7 +162,9 @@ fn copy_frame(
         let mut answer = None;
         for action in actions.drain(..) {
             match action {
-                copy::Action::Done(Ok(Outcome::Stored(bytes))) if hands.given.is_some() => {
+                copy::Action::Done(Ok(Outcome::Stored(bytes)))
+                    if hands.given.is_some() || whence.holder.is_some() =>
+                {
                     return Ok(Outcome::Given(bytes));
                 }
                 copy::Action::Done(result) => return result,
@@ -184,6 +191,17 @@ struct Hands<'a> {
     whence: Whence<'a>,
     /// The whole frame, from another node.
     given: Option<Vec<u8>>,
+    /// What has come from the holder.
+    copied: Copied,
+}
+
+/// The part of a holder's copy that is here, and the checksum of all parts so far.
+#[derive(Default)]
+struct Copied {
+    /// Where the part begins in the frame.
+    begin: u64,
+    bytes: Vec<u8>,
+    digest: FrameDigest,
 }
 
 impl Hands<'_> {
@@ -218,7 +236,7 @@ impl Hands<'_> {
 
     fn reopen(&mut self) -> Result<SourceStat> {
         // The source changed under the first try.
-        (self.ask_peers, self.given) = (false, None);
+        (self.ask_peers, self.given, self.copied) = (false, None, Copied::default());
         *self.file = self.opened.open_source(self.source, self.number)?;
         Ok(self.file.stat())
     }
@@ -227,6 +245,9 @@ impl Hands<'_> {
         let bytes = bytes as usize;
         if self.whence.stops() {
             return Err(Failure::Source(nobody_waits()));
+        }
+        if let Some(holder) = self.whence.holder {
+            return self.copy_from(holder, offset - self.source.offset, bytes);
         }
         if std::mem::take(&mut self.ask_peers) {
             self.given = self.ask_peers();
@@ -247,6 +268,55 @@ impl Hands<'_> {
             put.write(&self.buffer[..read]).map_err(Failure::Cache)?;
         }
         Ok(read as u64)
+    }
+
+    /// Copies the part of the frame at `begin` from the copy of the node `holder`. Its last part is
+    /// taken only if all of them together match the copy's checksum.
+    fn copy_from(&mut self, holder: u128, begin: u64, bytes: usize) -> std::result::Result<u64, Failure> {
+        let end = begin + bytes as u64;
+        let is_here = begin >= self.copied.begin && end <= self.copied.begin + self.copied.bytes.len() as u64;
+        if !is_here {
+            let given = self.next_piece(holder, begin, end).map_err(Failure::Source)?;
+            (self.copied.begin, self.copied.bytes) = (begin, given);
+        }
+        let from = (begin - self.copied.begin) as usize;
+        if let Some(put) = &mut self.put {
+            put.write(&self.copied.bytes[from..from + bytes]).map_err(Failure::Cache)?;
+        }
+        Ok(bytes as u64)
+    }
+
+    /// The bytes of the holder's copy from `begin` on, at least to `end`.
+    fn next_piece(&mut self, holder: u128, begin: u64, end: u64) -> Result<Vec<u8>> {
+        let spelled = self.opened.spelled();
+        let refuse = |kind, why: &str| {
+            Err(Error::new(kind, format!("frame {} of {spelled}: what its holder has {why}", self.number)))
+        };
+        let seen = self.file.stat().validator;
+        let whole = self.source.length.unwrap_or(seen.size);
+        let length = whole.saturating_sub(begin).min(GIVEN_BYTES_MAX);
+        if begin + length < end {
+            return refuse(ErrorKind::Protocol, "ends early");
+        }
+        let ask = GetPiece {
+            dataset: spelled.clone(),
+            pattern: self.opened.pattern.clone(),
+            number: self.number,
+            offset: begin,
+            length,
+        };
+        let (given, bytes) = self.node.peers.piece(holder, &ask)?;
+        if given.source != *self.source || given.meta.length != whole {
+            return refuse(ErrorKind::Stale, "is of another file, or of another length");
+        }
+        if given.meta.validator.is_none_or(|validator| !validator.agrees_with(&seen)) {
+            return refuse(ErrorKind::Stale, "is of another version of the file, or of one just written");
+        }
+        self.copied.digest.update(&bytes);
+        if begin + length == whole && self.copied.digest.finish() != given.meta.checksum {
+            return refuse(ErrorKind::Corrupt, "does not match its checksum");
+        }
+        Ok(bytes)
     }
 
     /// The frame from another node, if it is a block of a file and a node gives it.

@@ -59,9 +59,10 @@ impl Calls {
 
     fn of(&self, service_id: u16, function: u16) -> &Histogram {
         match (service_id, function) {
-            (service::FRAMES, frames_fn::SCAN_NEXT | frames_fn::READ_MANY | frames_fn::GET_BLOCK) => {
-                &self.read
-            }
+            (
+                service::FRAMES,
+                frames_fn::SCAN_NEXT | frames_fn::READ_MANY | frames_fn::GET_BLOCK | frames_fn::GET_PIECE,
+            ) => &self.read,
             (service::FRAMES, frames_fn::PUSH | frames_fn::PUSH_MANY) => &self.push,
             (service::NAMESPACE, _) => &self.namespace,
             _ => &self.other,

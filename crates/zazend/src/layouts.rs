@@ -2,18 +2,17 @@
 //! look at its directory, not a listing.
 //!
 //! Invariant: a remembered layout is the one that a listing would give now. If a name comes or
-//! goes, the directory's modification time changes. A directory that changed shortly before it was
-//! listed is not remembered, because a clock may be wrong, or too coarse to show two changes.
+//! goes, the directory's modification time changes. `zazen_frames::stale` says which listings may
+//! be remembered.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 use zazen_backing::trajectory::Finder;
 use zazen_backing::{Backing, Rights, dataset};
 use zazen_core::{Layout, RelPath, Result, Validator};
+use zazen_frames::stale::may_remember_listing;
 
-/// How long a directory must have been left alone.
-const SETTLED: Duration = Duration::from_secs(10);
 /// How many datasets are remembered. If one more comes, all are forgotten.
 const DATASETS_MAX: usize = 1024;
 
@@ -66,7 +65,8 @@ impl Layouts {
         let found = dataset::layout_by_names(finder, backing, directory)?;
         // A trajectory grows without a change of its directory.
         let by_names = found.as_ref().filter(|layout| layout.trajectory().is_none());
-        if let Some(layout) = by_names.filter(|_| is_settled(before.validator, now)) {
+        if let Some(layout) = by_names.filter(|_| may_remember_listing(&before.validator, since_1970_ns(now)))
+        {
             let mut known = self.lock();
             if known.len() >= DATASETS_MAX {
                 known.clear();
@@ -81,10 +81,10 @@ impl Layouts {
     }
 }
 
-fn is_settled(validator: Validator, now: SystemTime) -> bool {
-    let changed = u64::try_from(validator.mtime_ns).ok().map(Duration::from_nanos);
-    let now = now.duration_since(UNIX_EPOCH).ok();
-    changed.zip(now).is_some_and(|(changed, now)| now.saturating_sub(changed) > SETTLED)
+/// The time of day, as validators tell it; 0 before 1970.
+fn since_1970_ns(now: SystemTime) -> u64 {
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -92,6 +92,7 @@ mod tests {
     use super::*;
     use std::fs::File;
     use std::path::Path;
+    use std::time::Duration;
     use zazen_backing::DirectoryBacking;
 
     fn touch(folder: &Path, names: &[&str]) {
@@ -108,7 +109,7 @@ mod tests {
         touch(&sim, &["a-01.bin", "a-02.bin"]);
         let backing = DirectoryBacking::with_deadline(folder.path(), None).unwrap();
         let (layouts, at) = (Layouts::default(), RelPath::new("sim").unwrap());
-        let later = SystemTime::now() + 2 * SETTLED;
+        let later = SystemTime::now() + Duration::from_nanos(2 * zazen_frames::stale::LISTING_SETTLES_NS);
         let indexes = zazen_backing::trajectory::Indexes::in_memory();
         let finder = Finder { indexes: &indexes, store: "/", stops: None };
         let told = |now, pattern: Option<&str>| {

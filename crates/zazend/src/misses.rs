@@ -293,7 +293,7 @@ fn bring(shared: &Shared, wanted: Wanted) -> Result<Way> {
     }
     let began = Instant::now();
     let ended = || shared.ended.load(Ordering::Relaxed);
-    let whence = Whence { peers: true, stops: &ended };
+    let whence = Whence { peers: true, holder: None, stops: &ended };
     let outcome = fetch::fetch(&node, opened, &source, number, origin, &mut file, whence)?;
     shared.notes.came(matches!(outcome, Outcome::Given(_)), began.elapsed());
     match outcome {

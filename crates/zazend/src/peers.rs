@@ -1,5 +1,5 @@
 //! Asks other nodes for blocks of files before the backing store is read: `zazen_frames::home` says
-//! whom to ask, this file asks.
+//! whom to ask, this file asks. Asks a node for the frames that it holds, where a client says so.
 //!
 //! Invariants: what a peer gives counts only if it is of the very file that the reader's own rights
 //! have opened here, and if its bytes match their checksum; a peer that is dead, slow or wrong
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use zazen_call::{ClusterKey, Connection, Identity};
 use zazen_core::{Blocks, Credentials, Error, ErrorKind, Result, Validator};
 use zazen_frames::home::{parse_nodes, ranked};
-use zazen_frames::messages::{GetBlock, GivenBlock, frames_fn};
+use zazen_frames::messages::{GetBlock, GetPiece, GivenBlock, GivenPiece, frames_fn};
 use zazen_wire::checksum::frame_checksum;
 use zazen_wire::control::{NodeInfo, control_fn};
 use zazen_wire::{Message, service};
@@ -84,6 +84,8 @@ struct Known {
 struct Peer {
     /// It is this node.
     is_own: bool,
+    /// Which node it said to be when it was last connected to.
+    node: Option<u128>,
     idle: Vec<Connection>,
     not_before: Option<Instant>,
 }
@@ -156,6 +158,81 @@ impl Peers {
         None
     }
 
+    /// Fails if this daemon asks no other nodes.
+    pub fn check_asks(&self) -> Result<()> {
+        let has_list = self.list.read().unwrap_or_else(PoisonError::into_inner).is_some();
+        match has_list && self.key.is_some() {
+            true => Ok(()),
+            false => Err(Error::new(
+                ErrorKind::Unsupported,
+                "this daemon asks no other nodes: give it their list (--peers) and the cluster key (--key)",
+            )),
+        }
+    }
+
+    /// A part of a frame from the node `holder`, which one of the addresses of the list must be.
+    pub fn piece(&self, holder: u128, ask: &GetPiece) -> Result<(GivenPiece, Vec<u8>)> {
+        self.check_asks()?;
+        let mut failed = None;
+        // A connection that was idle may be of a daemon that has ended since.
+        for _ in 0..2 {
+            let (peer, mut connection) = match self.to_node(holder) {
+                Ok(found) => found,
+                Err(error) => return Err(failed.unwrap_or(error)),
+            };
+            let reply = connection.call(service::FRAMES, frames_fn::GET_PIECE, &ask.encode(), &[]);
+            if connection.is_alive() {
+                let mut peer = lock(&peer);
+                if peer.idle.len() < IDLE_MAX {
+                    peer.idle.push(*connection);
+                }
+                drop(peer);
+                let reply = reply?;
+                let given = GivenPiece::decode(&reply.payload)?;
+                if reply.bulk.len() as u64 != ask.length {
+                    return Err(Error::new(
+                        ErrorKind::Protocol,
+                        "what the other node gave has another length",
+                    ));
+                }
+                return Ok((given, reply.bulk));
+            }
+            lock(&peer).idle.clear();
+            failed = reply.err();
+        }
+        Err(failed.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "the other node left")))
+    }
+
+    /// A connection to the node `holder`.
+    fn to_node(&self, holder: u128) -> Result<(Arc<Mutex<Peer>>, Box<Connection>)> {
+        let absent = || {
+            let why = "no node of the list of peers that answers is the one that holds the frame";
+            Error::new(ErrorKind::Unavailable, why)
+        };
+        let key = self.key.as_ref().ok_or_else(absent)?;
+        let list = self.list.read().unwrap_or_else(PoisonError::into_inner).clone().ok_or_else(absent)?;
+        let all: Vec<_> = {
+            let mut known = lock(&self.known);
+            known.refresh(&list);
+            known.nodes.iter().cloned().zip(known.peers.iter().cloned()).collect()
+        };
+        let is_holder = |peer: &Arc<Mutex<Peer>>| lock(peer).node == Some(holder);
+        let may_be = |peer: &Arc<Mutex<Peer>>| lock(peer).node.is_none_or(|node| node == holder);
+        // Who has said to be that node, then who has said nothing yet. Another thread may have
+        // heard of it meanwhile.
+        let said = all.iter().filter(|(_, peer)| is_holder(peer));
+        let others = all.iter().filter(|(_, peer)| may_be(peer) && !lock(peer).is_own);
+        for (addr, peer) in said.chain(others) {
+            if let Whom::Peer(connection) = self.connect(key, addr, peer) {
+                if is_holder(peer) {
+                    return Ok((peer.clone(), connection));
+                }
+                lock(peer).idle.push(*connection);
+            }
+        }
+        Err(absent())
+    }
+
     /// The peers in the order in which they are asked for a block; `None` if there are none.
     fn in_order(&self, wanted: &Wanted<'_>) -> Option<Vec<(String, Arc<Mutex<Peer>>)>> {
         let list = self.list.read().unwrap_or_else(PoisonError::into_inner).clone()?;
@@ -182,10 +259,13 @@ impl Peers {
             }
         }
         match self.connect_anew(key, addr) {
-            Ok(Some(connection)) => Whom::Peer(Box::new(connection)),
-            Ok(None) => {
+            Ok((node, _)) if node == self.own => {
                 lock(peer).is_own = true;
                 Whom::Own
+            }
+            Ok((node, connection)) => {
+                lock(peer).node = Some(node);
+                Whom::Peer(Box::new(connection))
             }
             Err(error) => {
                 tracing::debug!("peer {addr}: {error}");
@@ -195,14 +275,14 @@ impl Peers {
         }
     }
 
-    /// `None` if this node itself listens there.
-    fn connect_anew(&self, key: &ClusterKey, addr: &str) -> Result<Option<Connection>> {
+    /// Which node listens there, and a connection to it.
+    fn connect_anew(&self, key: &ClusterKey, addr: &str) -> Result<(u128, Connection)> {
         let mut connection = Connection::tcp(addr, key, &self.identity, CONNECT)?;
         connection.set_timeout(Some(CONNECT));
         let info =
             NodeInfo::decode(&connection.call(service::CONTROL, control_fn::HELLO, &[], &[])?.payload)?;
         connection.set_timeout(Some(PATIENCE));
-        Ok((info.node != self.own).then_some(connection))
+        Ok((info.node, connection))
     }
 }
 

@@ -3,6 +3,7 @@
 //! A span costs two looks at a clock and about a microsecond of formatting; lines are written to
 //! the file 64 KiB at a time, or after a second. Without the flag the services are called directly.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -16,6 +17,25 @@ use zazen_spans::{SUFFIX, Span, VERSION, op_name};
 const HELD_BYTES_MAX: usize = 64 << 10;
 /// How long lines wait at most while calls come.
 const HELD_FOR: Duration = Duration::from_secs(1);
+
+thread_local! {
+    /// Of the call that this thread serves: nanoseconds that it waited, and bytes moved for it.
+    static SO_FAR: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
+
+/// Runs `wait`: what it takes counts as the present call's time in a queue.
+pub(crate) fn queued<T>(wait: impl FnOnce() -> T) -> T {
+    let began = Instant::now();
+    let result = wait();
+    let waited_ns = began.elapsed().as_nanos() as u64;
+    SO_FAR.with(|so_far| so_far.set((so_far.get().0.saturating_add(waited_ns), so_far.get().1)));
+    result
+}
+
+/// Counts bytes that this thread's call had read or fetched, and that do not go with its answer.
+pub(crate) fn moved(bytes: u64) {
+    SO_FAR.with(|so_far| so_far.set((so_far.get().0, so_far.get().1.saturating_add(bytes))));
+}
 
 /// The file of spans of one daemon. What waits is written when it is dropped.
 pub(crate) struct Spans {
@@ -93,9 +113,11 @@ impl Service for Recorded {
         let start = SystemTime::now();
         let began = Instant::now();
         let written_before = output.written();
+        SO_FAR.set((0, 0));
         let inner = Call { function, payload, bulk_bytes, bulk: &mut *bulk, output: &mut *output, fds, line };
         let answer = self.service.call(caller, inner);
         let duration_ns = began.elapsed().as_nanos() as u64;
+        let (queue_ns, bytes_moved) = SO_FAR.take();
         let replied = answer.as_ref().map_or(0, |reply| reply.bulk.len() as u64);
         let peer = match &caller.host {
             Some(host) => format!("{}:{}@{host}", caller.credentials.uid, caller.pid),
@@ -105,10 +127,12 @@ impl Service for Recorded {
             v: VERSION,
             start_ns: start.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64),
             duration_ns,
+            queue_ns,
             node: self.spans.node.clone(),
             op: op_name(self.service.id(), function).into_owned(),
             bytes_in,
             bytes_out: output.written() - written_before + replied,
+            bytes_moved,
             connection: caller.connection,
             peer,
             outcome: answer.as_ref().map_or_else(|error| error.kind().to_string(), |_| "ok".to_owned()),

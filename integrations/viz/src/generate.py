@@ -1,6 +1,8 @@
 """Makes visualizations to try things with: time steps of several blocks, in VTK's file formats.
 
     python -m zazen.viz.generate /tmp/ocean --steps 4 --blocks 2 2 2 --points 33 --kind image
+    python -m zazen.viz.generate /tmp/vpic --shape vector      # as the data sets of VisIO's paper,
+    python -m zazen.viz.generate /tmp/ocean --shape ocean      # with as many blocks as you say
 
 The field is analytic: blocks share the points of their common faces, so a contour has no seams.
 """
@@ -25,7 +27,7 @@ from vtkmodules.vtkCommonDataModel import (
     vtkUnstructuredGrid,
 )
 
-__all__ = ["KINDS", "MODES", "block", "write"]
+__all__ = ["KINDS", "MODES", "SHAPES", "block", "write"]
 
 KINDS = {
     "image": ("vti", "vtkXMLImageDataWriter"),
@@ -34,6 +36,11 @@ KINDS = {
     "unstructured": ("vtu", "vtkXMLUnstructuredGridWriter"),
 }
 MODES = ("raw", "base64", "ascii", "zlib", "lz4")
+#: The data sets of VisIO's evaluation: a field of vectors (VPIC), and an ocean with ten variables.
+SHAPES: dict[str, dict[str, Any]] = {
+    "vector": {"kind": "image", "steps": 20, "variables": 0},
+    "ocean": {"kind": "rectilinear", "steps": 36, "variables": 10, "vector": False},
+}
 
 
 def _field(x: Any, y: Any, z: Any, time: float) -> dict[str, Any]:
@@ -51,15 +58,21 @@ def block(
     points: int,
     time: float,
     variables: int = 1,
+    vector: bool = True,
 ) -> Any:
-    """Block ``at`` of ``blocks`` in each direction, with ``points`` points along each edge."""
+    """Block ``at`` of ``blocks`` in each direction, with ``points`` points along each edge.
+
+    It has ``variables`` scalars, the first of them "salinity", and with ``vector`` "velocity".
+    """
     axes = [
         (index * (points - 1) + numpy.arange(points)) / ((points - 1) * count)
         for index, count in zip(at, blocks, strict=True)
     ]
     # VTK counts points with x running fastest.
     z, y, x = numpy.meshgrid(axes[2], axes[1], axes[0], indexing="ij")
-    arrays = _field(x.ravel(), y.ravel(), z.ravel(), time)
+    field = _field(x.ravel(), y.ravel(), z.ravel(), time)
+    wanted = {"salinity": variables > 0, "velocity": vector}
+    arrays = {name: values for name, values in field.items() if wanted[name]}
     for number in range(1, variables):
         arrays[f"variable{number}"] = arrays["salinity"] * numpy.float32(number + 1)
     places = numpy.stack([x.ravel(), y.ravel(), z.ravel()], axis=-1)
@@ -68,7 +81,8 @@ def block(
         array = numpy_to_vtk(values, deep=True)
         array.SetName(name)
         data.GetPointData().AddArray(array)
-    data.GetPointData().SetActiveScalars("salinity")
+    if variables > 0:
+        data.GetPointData().SetActiveScalars("salinity")
     return data
 
 
@@ -130,6 +144,7 @@ def write(
     kind: str = "image",
     mode: str = "raw",
     variables: int = 1,
+    vector: bool = True,
 ) -> Path:
     """Writes ``ts.vtm.series``, a .vtm and the blocks of each step, and ``ts.pvd``; returns the
     first one's path.
@@ -148,7 +163,7 @@ def write(
             name = f"ts_{step}/ts_{step}_{number}.{ending}"
             writer = _writer(kind, mode)
             writer.SetFileName(str(folder / name))
-            writer.SetInputData(block(kind, at, blocks, points, time, variables))
+            writer.SetInputData(block(kind, at, blocks, points, time, variables, vector))
             if not writer.Write():
                 raise OSError(f"{folder / name}: VTK could not write it")
             lines.append(f'    <DataSet index="{number}" name="block{number}" file="{name}"/>')
@@ -170,13 +185,15 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="Makes a visualization of several blocks and time steps.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--shape", choices=list(SHAPES), help="a data set of VisIO's paper")
+    parser.add_argument("--steps", type=int, help="default: 4, or the shape's")
     parser.add_argument("--blocks", type=int, nargs=3, default=(2, 2, 2), metavar=("X", "Y", "Z"))
     parser.add_argument("--points", type=int, default=33, help="along each edge of a block")
-    parser.add_argument("--kind", choices=list(KINDS), default="image")
+    parser.add_argument("--kind", choices=list(KINDS), help="default: image, or the shape's")
     parser.add_argument("--mode", choices=MODES, default="raw")
-    parser.add_argument("--variables", type=int, default=1, help="scalars of each point")
-    given = vars(parser.parse_args())
+    parser.add_argument("--variables", type=int, help="scalars of each point (1, or the shape's)")
+    given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
+    given = SHAPES.get(given.pop("shape", ""), {}) | given
     given["blocks"] = tuple(given["blocks"])
     print(write(given.pop("folder"), **given))
 

@@ -15,7 +15,11 @@ if _SITE not in sys.path:
 from paraview.util.vtkAlgorithm import smdomain, smhint, smproperty, smproxy  # noqa: E402
 from zazen.viz.reader import Reader  # noqa: E402
 
-_EXTENSIONS = "series pvd vtm vtpd vtpc pvtu pvti pvtr pvts pvtp vtkhdf csv"
+_KINDS = "vtm vtpd vtpc pvtu pvti pvtr pvts pvtp vtkhdf vtu vti vtr vts vtp"
+_SERIES = " ".join(f"{kind}.series" for kind in _KINDS.split())
+#: What OpenDataFile gives to this reader. Other series, single files and tables stay with
+#: ParaView's own.
+_EXTENSIONS = f"{_SERIES} pvd vtm vtpd vtpc pvtu pvti pvtr pvts pvtp vtkhdf"
 _DESCRIPTION = "Visualization, read where it lies (Zazen)"
 _STRATEGIES = ["optimal", "bytes", "sticky", "scarcest", "least-demand", "first-come", "blind", "stock"]
 
@@ -25,16 +29,17 @@ def _choices(names: list[str]) -> str:
     return f'<StringListDomain name="list">{strings}</StringListDomain>'
 
 
-# ParaView makes the name of the Python function from the label.
+# ParaView makes the name of the Python function from the label. OpenDataFile takes the first reader
+# for a file in the order of their names, so this one's is before those of ParaView's own.
 @smproxy.reader(
-    name="ZazenReader", label="Zazen Reader", extensions=_EXTENSIONS, file_description=_DESCRIPTION
+    name="AZazenReader", label="Zazen Reader", extensions=_EXTENSIONS, file_description=_DESCRIPTION
 )
 class ZazenReader(Reader):
     """The reader with ParaView's properties."""
 
     @smproperty.stringvector(name="FileName")
     @smdomain.filelist()
-    @smhint.filechooser(extensions=_EXTENSIONS, file_description=_DESCRIPTION)
+    @smhint.filechooser(extensions=f"{_EXTENSIONS} csv", file_description=_DESCRIPTION)
     def SetFileName(self, path):
         """The index file or pattern."""
         if path and path != "None":
@@ -63,7 +68,8 @@ class ZazenReader(Reader):
 
     @smproperty.stringvector(name="Locator", default_values="cache")
     def SetLocator(self, locator):
-        """What says where files are: cache, none, table:FILE, hdfs://HOST:PORT/DIRECTORY."""
+        """What says where files are: cache, none, namespace, table:FILE, or
+        hdfs://HOST:PORT/DIRECTORY."""
         super().SetLocator(locator)
 
     @smproperty.intvector(name="StepsAhead", default_values="1")

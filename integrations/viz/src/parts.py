@@ -22,11 +22,13 @@ from zazen.viz.legacy import check_whole
 __all__ = [
     "Arrays",
     "LeftOut",
+    "ParsedAhead",
     "Part",
     "arrays_in",
     "blank",
     "field_data_of",
     "leaves_of",
+    "may_be_parsed_aside",
     "read_part",
     "read_vtkhdf",
     "vtkhdf_times",
@@ -77,6 +79,27 @@ class Part:
     data: Any
     arrays: Arrays
     bytes: int
+
+
+@dataclass
+class ParsedAhead:
+    """A part that was read in the background, without the arrays ``left_out``, and how long that
+    took."""
+
+    part: Part
+    left_out: LeftOut
+    seconds: float
+
+    @property
+    def bytes(self) -> int:
+        """Its size in memory."""
+        return self.part.bytes
+
+
+def may_be_parsed_aside(shown: str) -> bool:
+    """Whether a thread may read the file while another one renders: VTK's other readers tell their
+    faults to the one output window of the process, or use libraries that are for one thread."""
+    return shown.rpartition(".")[2].lower() in READERS
 
 
 def read_part(path: str | os.PathLike[str], shown: str, left_out: LeftOut | None = None) -> Part:

@@ -15,7 +15,7 @@ from typing import Any
 
 import zazen
 from vtkmodules.util.vtkAlgorithm import VTKPythonAlgorithmBase
-from vtkmodules.vtkCommonCore import vtkDataArraySelection
+from vtkmodules.vtkCommonCore import vtkDataArraySelection, vtkVersion
 from vtkmodules.vtkCommonDataModel import (
     vtkCompositeDataSet,
     vtkMultiBlockDataSet,
@@ -29,10 +29,12 @@ from zazen.viz.parts import (
     GHOSTS,
     Arrays,
     LeftOut,
+    ParsedAhead,
     arrays_in,
     blank,
     field_data_of,
     leaves_of,
+    may_be_parsed_aside,
     read_part,
     read_vtkhdf,
     vtkhdf_times,
@@ -44,6 +46,8 @@ __all__ = ["Reader"]
 
 #: Files that are looked at for names of arrays before one is read.
 _LOOKED_AT_MAX = 16
+#: From this version on, VTK is known to let go of Python's lock while it renders and updates.
+_LETS_GO = (9, 7)
 OUTPUTS = {
     "multiblock": ("vtkMultiBlockDataSet", vtkMultiBlockDataSet),
     "collection": ("vtkPartitionedDataSetCollection", vtkPartitionedDataSetCollection),
@@ -124,7 +128,7 @@ class Reader(VTKPythonAlgorithmBase):
             self._reopen()
 
     def SetLocator(self, locator: str) -> None:
-        """What says where files are: "cache", "none", "table:FILE",
+        """What says where files are: "cache", "none", "namespace", "table:FILE",
         "hdfs://HOST:PORT/DIRECTORY"."""
         if locator != self._locator:
             self._locator = locator
@@ -170,7 +174,8 @@ class Reader(VTKPythonAlgorithmBase):
             )
             opened.take_times(lambda path: vtkhdf_times(path, path.name))
             self._learn_arrays(opened)
-            self._ahead = Ahead(opened, self._ahead_bytes)
+            parse = self._parse_ahead if self._parses_ahead() else None
+            self._ahead = Ahead(opened, self._ahead_bytes, parse)
             self._opened = opened
         return self._opened
 
@@ -189,7 +194,7 @@ class Reader(VTKPythonAlgorithmBase):
             for at, file in enumerate(step.files[:_LOOKED_AT_MAX] if step is not None else []):
                 number = opened.steps.index(step)
                 try:
-                    if opened.in_hdfs:
+                    if opened.without_mount:
                         with opened.fetch(number, at) as memory:
                             found = arrays_in(memory.path, file)
                     else:
@@ -320,8 +325,12 @@ class Reader(VTKPythonAlgorithmBase):
         opened = self.visualization
         begin = time.perf_counter()
         frames = self._ahead.fetched(step) if self._ahead is not None else None
-        ahead = frames is not None and len(frames) == len(files)
-        if not ahead:
+        parsed = self._ahead.parsed(step) if self._ahead is not None else {}
+        parsed = {file: part for file, part in parsed.items() if part.left_out == left_out}
+        if frames is not None and len(frames) != len(files):
+            frames = None
+        ahead = frames is not None or parsed.keys() == set(files) != set()
+        if frames is None:
             frames = opened.read(step, files)
         waited = time.perf_counter() - begin
         parts, arrays, sources = {}, {}, {"local": 0, "remote": 0, "store": 0}
@@ -329,20 +338,25 @@ class Reader(VTKPythonAlgorithmBase):
         plan = opened.plan(step)
         for at, file in enumerate(files):
             shown = opened.steps[step].files[file]
-            began = time.perf_counter()
-            if opened.in_hdfs:
+            began, done = time.perf_counter(), parsed.get(file)
+            if done is not None:
+                parts[file] = done.part
+            if opened.without_mount:
                 with frames[at] if frames is not None else opened.fetch(step, file) as memory:
-                    parts[file] = read_part(memory.path, shown, left_out)
+                    if done is None:
+                        parts[file] = read_part(memory.path, shown, left_out)
                     length = memory.length
                 source = "local" if plan.is_local[file] else "remote"
             else:
                 frame = frames[at] if frames is not None else None
                 path = frame.path if frame is not None else None
-                parts[file] = read_part(path or opened.path_of(step, file), shown, left_out)
+                if done is None:
+                    parts[file] = read_part(path or opened.path_of(step, file), shown, left_out)
                 length = frame.length if frame is not None else max(opened.steps[step].bytes[file], 0)
-                from_store = frame is None or frame.source in ("backing", "direct")
+                in_cache = frame is not None and frame.source not in ("backing", "direct")
+                from_store = not in_cache and opened.namespace is None
                 source = "store" if from_store else "local" if plan.is_local[file] else "remote"
-            reads.append(time.perf_counter() - began)
+            reads.append(time.perf_counter() - began if done is None else done.seconds)
             arrays[shown] = parts[file].arrays
             sources[source] += length
         note |= {"files": len(files), "ahead": ahead, "wait_s": waited, "reads_s": reads} | {
@@ -350,6 +364,26 @@ class Reader(VTKPythonAlgorithmBase):
         }
         note["remote_files"] = sum(not plan.is_local[file] for file in files)
         return parts, arrays
+
+    @staticmethod
+    def _parses_ahead() -> bool:
+        return (vtkVersion.GetVTKMajorVersion(), vtkVersion.GetVTKMinorVersion()) >= _LETS_GO
+
+    def _parse_ahead(self, step: int, file: int, frame: Any) -> ParsedAhead | None:
+        """Parses a file on the background thread; None if the step itself shall do it, and name
+        what is wrong."""
+        opened, began = self._opened, time.perf_counter()
+        if opened is None or not may_be_parsed_aside(shown := opened.steps[step].files[file]):
+            return None
+        path = frame.path if frame is not None else None
+        if path is None and opened.without_mount:
+            return None
+        left_out = self._left_out()
+        try:
+            part = read_part(path or opened.path_of(step, file), shown, left_out)
+        except Exception:
+            return None
+        return ParsedAhead(part, left_out, time.perf_counter() - began)
 
     def _read_vtkhdf(
         self, step: int, pieces: tuple[int, int], left_out: LeftOut, note: dict[str, Any]

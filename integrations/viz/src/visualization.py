@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import zazen
+import zazen.namespace
 from zazen import _zazen
 from zazen.viz.matching import match, sticky
 
@@ -102,10 +103,10 @@ def _tell_missing(directory: str, step: dict[str, Any]) -> None:
         step["trouble"] = f"{directory}/{missing[0]}{more}: there is no such file"
 
 
-def _sizes_in_hdfs(index: dict[str, Any]) -> None:
+def _sizes_without_mount(index: dict[str, Any], socket: Any) -> None:
     """Lengths and holders of all files, asked for once, at one moment."""
     files = [file for step in index["steps"] for file in step["files"]]
-    located = iter(json.loads(_zazen.locate_json(index["directory"], index["directory"], files)))
+    located = iter(json.loads(_zazen.locate_json(index["directory"], index["directory"], files, socket)))
     for step in index["steps"]:
         found = [next(located) for _ in step["files"]]
         # A file without blocks is empty, and an empty file is no file of VTK's.
@@ -120,13 +121,17 @@ class Visualization:
 
     ``comm``: an mpi4py communicator; None: `world()`. ``strategy``: one of `match`, or "sticky"
     (one map for all steps), or "stock" (contiguous runs of blocks, as VTK's own reader).
-    ``locator``: "cache" (the nodes' daemons), "none", "table:FILE", or
-    "hdfs://HOST:PORT/DIRECTORY". ``socket``: as for `zazen.open`.
+    ``locator``: "cache" (the nodes' daemons), "none", "namespace", "table:FILE", or
+    "hdfs://HOST:PORT/DIRECTORY". Files in HDFS or in the namespace say themselves where they are,
+    unless another locator than "cache" is given. ``socket``: as for `zazen.open`.
 
     Rank 0 alone reads the index files; every rank raises what rank 0 raises. Locations are those of
     this moment. A rank whose daemon does not answer holds nothing, and reads from the backing
     store.
     """
+
+    #: What a directory begins with that is no directory of this machine.
+    _WITHOUT_MOUNT = ("hdfs://", "namespace:")
 
     def __init__(
         self,
@@ -143,25 +148,34 @@ class Visualization:
             )
         self.comm = world() if comm is None else comm
         self.strategy = strategy
+        self._socket = socket
         index = self._of_rank_0(lambda: {**self._read_index(os.fspath(path)), "path": os.fspath(path)})
         #: The index that rank 0 opened: what the ranks do together must not depend on each one's
         #: own words.
         self.path: str = index["path"]
         self.directory: str = index["directory"]
-        #: Whether the files are in HDFS, and not in a directory of this machine.
-        self.in_hdfs = self.directory.startswith("hdfs://")
+        #: Whether the files come as bytes, from HDFS or the namespace, and not from a directory of
+        #: this machine.
+        self.without_mount = self.directory.startswith(self._WITHOUT_MOUNT)
+        #: The directory's path in the namespace, if it is there.
+        self.namespace: str | None = index["namespace"]
         holders = [step.pop("holders", None) for step in index["steps"]]
         #: The pattern that the files follow, or None.
         self.template: str | None = index["template"]
         self.steps = [Step(**step) for step in index["steps"]]
         self.times = [step.time for step in self.steps]
         #: The frames of the files; None if no cache can hold them.
-        self.dataset = None if self.in_hdfs else self._open_dataset(socket)
+        self._names_of_namespace = self.namespace is not None and locator in ("cache", "namespace")
+        is_cached = not self.without_mount and self.namespace is None
+        self.dataset = self._open_dataset(socket) if is_cached else None
         self.numbers: list[list[int]] | None = None
         self._rank_nodes: list[Any] = list(range(self.comm.size))
-        self._holders = (
-            self._by_host(holders) if self.in_hdfs and locator == "cache" else self._locate(locator)
-        )
+        #: By holder, its node's identity; None if no node is asked for what it holds.
+        self._node_of_holder: dict[int, int] | None = None
+        if self.without_mount and locator in ("cache", "namespace"):
+            self._holders = self._by_host(holders)
+        else:
+            self._holders = self._locate(locator)
         self._plans: dict[int, Plan] = {}
         self._sticky: list[int] | None = None
 
@@ -178,11 +192,10 @@ class Visualization:
             raise error
         return value
 
-    @staticmethod
-    def _read_index(path: str) -> dict[str, Any]:
-        index = json.loads(_zazen.index_json(path))
-        if index["directory"].startswith("hdfs://"):
-            _sizes_in_hdfs(index)
+    def _read_index(self, path: str) -> dict[str, Any]:
+        index = json.loads(_zazen.index_json(path, self._socket))
+        if index["directory"].startswith(self._WITHOUT_MOUNT):
+            _sizes_without_mount(index, self._socket)
             return index
 
         def size(file: str) -> int:
@@ -228,10 +241,14 @@ class Visualization:
             return nowhere
         if locator != "cache":
             return self._locate_by_host(locator)
+        if self.namespace is not None:
+            return self._locate_in_namespace()
         if self.dataset is None:
             return nowhere
         comm = None if isinstance(self.comm, Alone) else self.comm
         self._rank_nodes, held = self.dataset.holders(comm)
+        nodes = self.comm.allgather(self.dataset.node)
+        self._node_of_holder = dict(zip(self._rank_nodes, nodes, strict=True))
         self.numbers = [[self.dataset.number_of(file) for file in step.files] for step in self.steps]
         holders: dict[int, list[int]] = {}
         for node, numbers in enumerate(held):
@@ -242,17 +259,44 @@ class Visualization:
     def _locate_by_host(self, locator: str) -> list[list[list[Any]]]:
         def find() -> list[list[list[str]]]:
             files = [file for step in self.steps for file in step.files]
-            found = iter(json.loads(_zazen.locate_json(locator, self.directory, files)))
+            found = iter(json.loads(_zazen.locate_json(locator, self.directory, files, self._socket)))
             return [[next(found)[1] for _ in step.files] for step in self.steps]
 
         return self._by_host(self._of_rank_0(find))
 
+    def _locate_in_namespace(self) -> list[list[list[Any]]]:
+        """In a mount of the namespace, which nobody named as the locator: without an answer the
+        files are read all the same."""
+        try:
+            return self._locate_by_host("namespace")
+        except zazen.Error as error:
+            if self.comm.rank == 0:
+                warnings.warn(
+                    f"{self.path}: the namespace does not say where its files are, so all count as remote: "
+                    f"{error}",
+                    zazen.ZazenWarning,
+                    stacklevel=5,
+                )
+            return [[[] for _ in step.files] for step in self.steps]
+
     def _by_host(self, holders: list[list[list[str]]]) -> list[list[list[Any]]]:
         """Ranks by their hosts, under the names that the locator has for these."""
         known = {host for step in holders for file in step for host in file}
-        hosts = self.comm.allgather(socket.gethostname())
+        hosts = self.comm.allgather(self._own_host())
         self._rank_nodes = [_named(host, known) for host in hosts]
         return holders
+
+    def _own_host(self) -> str:
+        """This node's name: in the namespace the one that its daemon has there."""
+        if self._names_of_namespace:
+            try:
+                name = zazen.namespace.Namespace(self._socket).status().get("name")
+            except (OSError, zazen.Error):
+                # It holds nothing then.
+                name = None
+            if name:
+                return str(name)
+        return socket.gethostname()
 
     def plan(self, step: int) -> Plan:
         """Who reads what of a step: alike on all ranks, without communication."""
@@ -311,17 +355,17 @@ class Visualization:
     def is_vtkhdf(self, step: int) -> bool:
         """Whether a step is one VTKHDF file, of which every rank reads a piece."""
         files = self.steps[step].files
-        return not self.in_hdfs and len(files) == 1 and files[0].lower().endswith(".vtkhdf")
+        return not self.without_mount and len(files) == 1 and files[0].lower().endswith(".vtkhdf")
 
     def take_times(self, find: Callable[[Path], list[float]]) -> None:
         """If the index is itself a VTKHDF file, its steps are those that ``find`` says
         (collective)."""
         if not self.path.lower().endswith(".vtkhdf") or self.steps[0].trouble is not None:
             return
-        if self.in_hdfs:
+        if self.without_mount:
             raise _zazen.UnsupportedError(
-                f"{self.path}: a VTKHDF file in HDFS cannot be an index; "
-                "copy it into a directory that all ranks see"
+                f"{self.path}: a VTKHDF file without a mount cannot be an index; "
+                "copy it into a directory that all ranks see, or mount the namespace"
             )
         times = self._of_rank_0(lambda: find(self.path_of(0, 0)))
         if times:
@@ -336,16 +380,49 @@ class Visualization:
 
     def read(self, step: int, files: Sequence[int]) -> list[zazen.Frame] | None:
         """The frames of some files, through this node's daemon, which keeps what was remote; None
-        without caches."""
+        without caches. What another node of the job holds comes from that node, if the daemons know
+        each other."""
         if self.dataset is None or not files:
             return None
+        self._bring(step, files)
         return self.dataset.read_many([self.steps[step].files[file] for file in files])
 
+    def _bring(self, step: int, files: Sequence[int]) -> None:
+        """Brings the remote ones of ``files`` from nodes that hold them. What does not come so is
+        read from the backing store."""
+        if self._node_of_holder is None or self.dataset is None:
+            return
+        is_local, by_holder = self.plan(step).is_local, dict[int, list[str]]()
+        for file in files:
+            if holders := self._holders[step][file] if not is_local[file] else []:
+                # Ranks and files are spread over the replicas.
+                holder = holders[(file + self.comm.rank) % len(holders)]
+                by_holder.setdefault(holder, []).append(self.steps[step].files[file])
+        for holder, names in by_holder.items():
+            try:
+                self.dataset.bring(names, self._node_of_holder[holder])
+            except _zazen.UnsupportedError:
+                # This node's daemon knows no other nodes, and will not learn of them.
+                self._node_of_holder = None
+                return
+            except (zazen.Error, OSError):
+                continue
+
     def fetch(self, step: int, file: int) -> Memory:
-        """The bytes of a file in HDFS: from this host's data node, if that has a replica."""
+        """A file without a mount. In HDFS its bytes come from this host's data node, if that has a
+        replica; in the namespace from the holder, and if that is this node, it is the file itself.
+        """
         known, name = self.steps[step], self.steps[step].files[file]
+        if self.namespace is not None and self.plan(step).is_local[file]:
+            descriptor = _zazen.namespace_descriptor(self.directory, name, self._socket)
+            if descriptor is not None:
+                here = Memory(name, descriptor)
+                # VTK opens it again, which the folder of another user's daemon may forbid.
+                if here.length == known.bytes[file] and os.access(here.path, os.R_OK):
+                    return here
+                here.close()
         memory = Memory(name)
-        _zazen.fetch_hdfs(self.directory, name, known.bytes[file], memory.path)
+        _zazen.fetch_remote(self.directory, name, known.bytes[file], memory.path, self._socket)
         return memory
 
     def nearest(self, time: float) -> int:
@@ -358,10 +435,13 @@ class Visualization:
 
 
 class Memory:
-    """Bytes in memory that have a path, so that VTK's readers read them as a file."""
+    """Bytes in memory, or behind ``descriptor``, that have a path, so that VTK's readers read them
+    as a file."""
 
-    def __init__(self, name: str) -> None:
-        self._descriptor = os.memfd_create(name[-200:].replace("/", "_"), os.MFD_CLOEXEC)
+    def __init__(self, name: str, descriptor: int | None = None) -> None:
+        if descriptor is None:
+            descriptor = os.memfd_create(name[-200:].replace("/", "_"), os.MFD_CLOEXEC)
+        self._descriptor = descriptor
         self.path = f"/proc/self/fd/{self._descriptor}"
 
     def __enter__(self) -> Memory:

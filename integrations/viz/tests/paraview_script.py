@@ -13,6 +13,7 @@ from paraview.simple import (
     GetActiveViewOrCreate,
     GetAnimationScene,
     LoadPlugin,
+    OpenDataFile,
     Render,
     SaveScreenshot,
     Show,
@@ -25,7 +26,9 @@ if port is not None:
     Connect("localhost", port)
 if kind == "plugin":
     LoadPlugin(plugin, remote=port is not None, ns=globals())
-    source = ZazenReader(FileName=index)  # noqa: F821
+    source = OpenDataFile(index)
+    assert isinstance(source, type(ZazenReader())), source  # noqa: F821
+    source.UpdatePipelineInformation()
     times = list(source.TimestepValues)
     time = times[1]
 else:

@@ -1,6 +1,8 @@
 """Any data set of several files that a user has: the same tree, cells, values and field data as
 VTK's own readers."""
 
+import subprocess
+import sys
 import warnings
 
 import numpy
@@ -387,7 +389,7 @@ def test_other_ranks_than_0_never_read_the_index(launch, ocean, folder):
         "import zazen.viz\n"
         "from zazen import _zazen\n"
         "calls, ask = [], _zazen.index_json\n"
-        "_zazen.index_json = lambda path: (calls.append(path), ask(path))[1]\n"
+        "_zazen.index_json = lambda *given: (calls.append(given), ask(*given))[1]\n"
         "comm = MPI.COMM_WORLD\n"
         "reader = zazen.viz.Reader(sys.argv[1] if comm.rank == 0 else '/nowhere/ts.vtm.series')\n"
         "cells = sum(reader.update(0.1).GetBlock(at).GetNumberOfCells() "
@@ -397,3 +399,20 @@ def test_other_ranks_than_0_never_read_the_index(launch, ocean, folder):
         "if comm.rank == 0: print('TOLD', sum(n for n, _ in told), sum(c for _, c in told))\n"
     )
     assert f"TOLD 1 {8 * 8**3}" in launch(4, script, ocean)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "steps", "arrays"),
+    [("vector", "vti", 20, {"velocity": 3}), ("ocean", "vtr", 36, dict.fromkeys(range(10), 1))],
+)
+def test_the_papers_data_sets_are_made(backing, shape, kind, steps, arrays):
+    words = [sys.executable, "-m", "zazen.viz.generate", backing / shape, "--shape", shape, "--points", "3"]
+    done = subprocess.run(
+        [*map(str, words), "--blocks", "2", "1", "1"], capture_output=True, text=True, timeout=300, check=True
+    )
+    reader = zazen.viz.Reader(done.stdout.strip())
+    assert len(reader.GetTimestepValues()) == steps
+    points = reader.update(reader.GetTimestepValues()[-1]).GetBlock(1).GetPointData()
+    found = [points.GetArray(at) for at in range(points.GetNumberOfArrays())]
+    assert sorted(array.GetNumberOfComponents() for array in found) == sorted(arrays.values())
+    assert len(list((backing / shape).rglob(f"*.{kind}"))) == 2 * steps

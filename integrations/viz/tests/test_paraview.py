@@ -83,12 +83,13 @@ def batch(environment, folder):
     picture."""
     count = iter(range(1000))
 
-    def run(program, kind, index, *more):
+    def run(program, kind, index, *more, **settings):
         name = f"{kind}-{next(count)}"
         picture = folder / f"{name}.png"
         words = [*program, str(HERE / "paraview_script.py"), kind, str(index), str(picture)]
         words += [zazen.viz.plugin_path(), *map(str, more)]
-        variables = environment | {"ZAZEN_VIZ_RECORD": str(folder / name)}
+        variables = environment | {"ZAZEN_VIZ_RECORD": str(folder / name)} | settings
+        variables = {key: value for key, value in variables.items() if value is not None}
         done = subprocess.run(words, capture_output=True, text=True, timeout=600, env=variables, check=False)
         lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
         assert lines, done.stdout + done.stderr
@@ -147,6 +148,36 @@ def test_pvbatch_draws_the_stock_readers_picture(batch, ocean, node):
     # pvpython alone, without MPI.
     ours, picture = batch([PVPYTHON, "--force-offscreen-rendering"], "plugin", ocean)
     assert_stocks(ours, picture, stock, reference)
+
+
+def test_dead_and_empty_nodes_do_not_change_the_picture(batch, ocean, cluster, load, folder):
+    """Rank r uses node r. Node 3 holds nothing, and node 1 dies; the first two have two copies."""
+    load(ocean, cluster.nodes[:3], cluster.key, copies=2)
+    stock, reference = batch(ranks_of(1, PVBATCH), "stock", ocean.parent / "ts_1.vtm")
+    settings = {"ZAZEN_SOCKET": None, "ZAZEN_TESTBED": cluster.testbed}
+    for is_dead in (False, True):
+        if is_dead:
+            cluster.kill(1)
+        ours, picture = batch(ranks_of(4, PVBATCH), "plugin", ocean, **settings)
+        assert_stocks(ours, picture, stock, reference)
+        records_of(picture.with_suffix(""), 4)
+
+
+def test_other_files_stay_with_paraviews_own_readers(environment, ocean, folder):
+    """The plug-in takes indexes; a table and a single file it leaves alone."""
+    (folder / "table.csv").write_text("a,b\n1,2\n")
+    single = next(ocean.parent.rglob("*.vti"))
+    script = folder / "script.py"
+    script.write_text(
+        "import sys\nfrom paraview.simple import *\n"
+        f"LoadPlugin({zazen.viz.plugin_path()!r}, remote=False, ns=globals())\n"
+        "for path in sys.argv[1:]: print('TAKEN', OpenDataFile(path).GetXMLName())\n"
+    )
+    given = [folder / "table.csv", single, ocean, ocean.parent / "ts.pvd", ocean.parent / "ts_0.vtm"]
+    words = [PVPYTHON, str(script), *map(str, given)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, env=environment, check=False)
+    taken = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("TAKEN")]
+    assert taken == ["CSVReader", "XMLImageDataReader"] + ["AZazenReader"] * 3, done.stdout + done.stderr
 
 
 def free_port():

@@ -3,6 +3,7 @@
 import json
 import threading
 import warnings
+from time import sleep
 
 import numpy
 import pytest
@@ -136,6 +137,47 @@ def test_the_next_step_comes_while_this_one_is_shown(ocean, node, folder):
     assert sum(note["store_bytes"] + note["local_bytes"] + note["remote_bytes"] for note in notes) > 0
     # It was fetched through the daemon, so it lies here now.
     assert zazen.viz.Visualization(ocean, socket=node.socket).plan(1).remote == 0
+
+
+def ahead_is_done():
+    for thread in threading.enumerate():
+        if thread.name == "zazen-viz-ahead":
+            thread.join()
+
+
+@pytest.mark.parametrize("with_daemon", [True, False])
+def test_the_next_step_is_parsed_while_this_one_is_shown(ocean, node, folder, with_daemon):
+    def reader(**more):
+        socket = node.socket if with_daemon else folder / "nobody.sock"
+        made = zazen.viz.Reader(ocean, socket=socket, **more)
+        if not made._parses_ahead():
+            pytest.skip("this VTK keeps Python's lock")
+        made.update(0.0)
+        ahead_is_done()
+        return made
+
+    one = reader()
+    assert sorted(one._ahead._parsed[1]) == list(range(8))
+    assert_equal(one.update(0.1), stock(ocean.parent / "ts_1.vtm"))
+    # What was parsed with other arrays does not count.
+    ahead_is_done()
+    one.GetPointArraySelection().DisableArray("velocity")
+    block = one.update(0.2).GetBlock(0)
+    assert [
+        block.GetPointData().GetArrayName(at) for at in range(block.GetPointData().GetNumberOfArrays())
+    ] == ["salinity"]
+    # Memory is bounded: there is room for the frames, and for two parts of eight.
+    size = (ocean.parent / "ts_1/ts_1_0.vti").stat().st_size
+    small = reader(ahead_bytes=10 * size + 100)
+    assert 0 < len(small._ahead._parsed.get(1, {})) < 8
+    assert_equal(small.update(0.1), stock(ocean.parent / "ts_1.vtm"))
+    # A damaged file is the step's fault, and named there.
+    path = ocean.parent / "ts_1/ts_1_3.vti"
+    path.write_bytes(path.read_bytes()[:-500])
+    sleep(0.05)
+    cut = reader()
+    with pytest.raises(zazen.Error, match=r"ts_1_3\.vti"):
+        cut.update(0.1)
 
 
 def test_arrays_that_differ_get_a_word(ocean):

@@ -32,4 +32,4 @@ mod umask;
 
 zazen_plugin_sdk::export_entry_table!();
 
-pub use locks::{LockTable, Range, Segment};
+pub use locks::{HeldLock, LockTable, Range};

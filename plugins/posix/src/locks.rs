@@ -3,7 +3,7 @@
 //! To the kernel all clients of a daemon are one process, so it never sees a conflict between them.
 //! This table does. An owner is a session, a file is (device, inode).
 //!
-//! Invariants: an owner's segments of a file never overlap, and segments of the same kind that
+//! Invariants: an owner's locks of a file never overlap, and locks of the same kind that
 //! touch are merged. Segments of two owners overlap only if both are for reading. An owner that
 //! would wait for itself, over any number of other owners, is refused (EDEADLK).
 
@@ -44,7 +44,7 @@ impl Range {
 
 /// One held lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment<O> {
+pub struct HeldLock<O> {
     /// Whose.
     pub owner: O,
     /// What.
@@ -56,7 +56,7 @@ pub struct Segment<O> {
 /// All locks of all files, and who waits for whom.
 #[derive(Clone, Debug)]
 pub struct LockTable<F, O> {
-    files: HashMap<F, Vec<Segment<O>>>,
+    files: HashMap<F, Vec<HeldLock<O>>>,
     /// (who waits, for whom).
     waits: Vec<(O, O)>,
 }
@@ -69,7 +69,7 @@ impl<F, O> Default for LockTable<F, O> {
 
 impl<F: Copy + Eq + Hash, O: Copy + Eq + Hash> LockTable<F, O> {
     /// The lock of another owner that stands in the way: the one with the lowest first byte.
-    pub fn conflict(&self, file: F, owner: O, range: Range, write: bool) -> Option<Segment<O>> {
+    pub fn conflict(&self, file: F, owner: O, range: Range, write: bool) -> Option<HeldLock<O>> {
         self.files
             .get(&file)?
             .iter()
@@ -82,26 +82,26 @@ impl<F: Copy + Eq + Hash, O: Copy + Eq + Hash> LockTable<F, O> {
     /// that no other lock conflicts.
     pub fn set(&mut self, file: F, owner: O, range: Range, write: Option<bool>) {
         let held = self.files.entry(file).or_default();
-        let mut segments = Vec::with_capacity(held.len() + 2);
-        for segment in held.drain(..) {
-            if segment.owner != owner || !segment.range.overlaps(&range) {
-                segments.push(segment);
+        let mut locks = Vec::with_capacity(held.len() + 2);
+        for lock in held.drain(..) {
+            if lock.owner != owner || !lock.range.overlaps(&range) {
+                locks.push(lock);
                 continue;
             }
-            if segment.range.first < range.first {
-                let range = Range { first: segment.range.first, last: range.first - 1 };
-                segments.push(Segment { range, ..segment });
+            if lock.range.first < range.first {
+                let range = Range { first: lock.range.first, last: range.first - 1 };
+                locks.push(HeldLock { range, ..lock });
             }
-            if segment.range.last > range.last {
-                let range = Range { first: range.last + 1, last: segment.range.last };
-                segments.push(Segment { range, ..segment });
+            if lock.range.last > range.last {
+                let range = Range { first: range.last + 1, last: lock.range.last };
+                locks.push(HeldLock { range, ..lock });
             }
         }
         if let Some(write) = write {
-            segments.push(Segment { owner, range, write });
+            locks.push(HeldLock { owner, range, write });
         }
-        segments.sort_by_key(|segment| segment.range.first);
-        *held = merged(segments, owner);
+        locks.sort_by_key(|lock| lock.range.first);
+        *held = merged(locks, owner);
         if held.is_empty() {
             self.files.remove(&file);
         }
@@ -111,7 +111,7 @@ impl<F: Copy + Eq + Hash, O: Copy + Eq + Hash> LockTable<F, O> {
     pub fn release(&mut self, file: F, owner: O) -> bool {
         let Some(held) = self.files.get_mut(&file) else { return false };
         let before = held.len();
-        held.retain(|segment| segment.owner != owner);
+        held.retain(|lock| lock.owner != owner);
         let released = held.len() < before;
         if held.is_empty() {
             self.files.remove(&file);
@@ -127,12 +127,12 @@ impl<F: Copy + Eq + Hash, O: Copy + Eq + Hash> LockTable<F, O> {
     }
 
     /// What is held on a file.
-    pub fn held(&self, file: F) -> &[Segment<O>] {
+    pub fn held(&self, file: F) -> &[HeldLock<O>] {
         self.files.get(&file).map_or(&[], Vec::as_slice)
     }
 
     /// Puts back what [`LockTable::held`] said earlier.
-    pub fn restore(&mut self, file: F, held: Vec<Segment<O>>) {
+    pub fn restore(&mut self, file: F, held: Vec<HeldLock<O>>) {
         if held.is_empty() {
             self.files.remove(&file);
         } else {
@@ -145,10 +145,10 @@ impl<F: Copy + Eq + Hash, O: Copy + Eq + Hash> LockTable<F, O> {
     pub fn strongest(&self, file: F, range: Range) -> Vec<(Range, Option<bool>)> {
         let held: Vec<_> = self.held(file).iter().filter(|held| held.range.overlaps(&range)).collect();
         let mut starts = vec![range.first];
-        for segment in &held {
-            starts.push(segment.range.first.max(range.first));
-            if segment.range.last < range.last {
-                starts.push(segment.range.last + 1);
+        for lock in &held {
+            starts.push(lock.range.first.max(range.first));
+            if lock.range.last < range.last {
+                starts.push(lock.range.last + 1);
             }
         }
         starts.sort_unstable();
@@ -197,21 +197,21 @@ impl<F: Copy + Eq + Hash, O: Copy + Eq + Hash> LockTable<F, O> {
 }
 
 /// Joins the owner's neighbours of one kind; the input is ordered.
-fn merged<O: Copy + Eq>(segments: Vec<Segment<O>>, owner: O) -> Vec<Segment<O>> {
-    let mut out: Vec<Segment<O>> = Vec::with_capacity(segments.len());
+fn merged<O: Copy + Eq>(locks: Vec<HeldLock<O>>, owner: O) -> Vec<HeldLock<O>> {
+    let mut out: Vec<HeldLock<O>> = Vec::with_capacity(locks.len());
     let mut last_own: Option<usize> = None;
-    for segment in segments {
-        if segment.owner == owner {
+    for lock in locks {
+        if lock.owner == owner {
             if let Some(at) = last_own
-                && out[at].write == segment.write
-                && out[at].range.last.checked_add(1) == Some(segment.range.first)
+                && out[at].write == lock.write
+                && out[at].range.last.checked_add(1) == Some(lock.range.first)
             {
-                out[at].range.last = segment.range.last;
+                out[at].range.last = lock.range.last;
                 continue;
             }
             last_own = Some(out.len());
         }
-        out.push(segment);
+        out.push(lock);
     }
     out
 }

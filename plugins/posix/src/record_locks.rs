@@ -9,7 +9,7 @@
 //! Every release wakes all waiting calls. No call waits while it holds the table.
 
 use crate::blocking::{SLICE, Waiting};
-use crate::locks::{LockTable, Range, Segment};
+use crate::locks::{HeldLock, LockTable, Range};
 use crate::session::{Description, Session};
 use std::collections::HashMap;
 use std::ffi::{c_int, c_short};
@@ -87,7 +87,7 @@ impl Locks {
         description: &Description,
         range: Range,
         write: Option<bool>,
-    ) -> Outcome<Option<Option<Segment<Owner>>>> {
+    ) -> Outcome<Option<Option<HeldLock<Owner>>>> {
         let (file, owner) = ((description.dev, description.ino), owner(session));
         if let Some(write) = write
             && let Some(held) = self.table.conflict(file, owner, range, write)

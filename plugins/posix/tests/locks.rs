@@ -73,9 +73,9 @@ proptest! {
 
 fn check(table: &LockTable<u8, u8>, map: &Map) -> Result<(), TestCaseError> {
     let mut seen = Map::new();
-    for segment in table.held(0) {
-        for byte in bytes(segment.range) {
-            prop_assert!(seen.insert((segment.owner, byte), segment.write).is_none(), "overlap");
+    for lock in table.held(0) {
+        for byte in bytes(lock.range) {
+            prop_assert!(seen.insert((lock.owner, byte), lock.write).is_none(), "overlap");
         }
     }
     prop_assert_eq!(&seen, map);

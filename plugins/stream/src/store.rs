@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 const PARTING: Duration = Duration::from_secs(10);
 
 /// A sum that leaves.
-pub(crate) struct Record {
+pub(crate) struct LeavingSum {
     pub(crate) whole: Whole,
     pub(crate) config: Config,
     /// The stream's first block.
@@ -38,7 +38,7 @@ pub(crate) struct Record {
     pub(crate) sum: Option<Landing>,
 }
 
-impl Record {
+impl LeavingSum {
     fn header(&self) -> [u8; RECORD_HEADER_BYTES] {
         let block = self.first.wrapping_add(self.whole.index);
         let bytes = self.sum.as_ref().map_or(0, |sum| sum.bytes().len() as u64);
@@ -62,7 +62,7 @@ impl Record {
 
 #[derive(Default)]
 struct State {
-    queue: VecDeque<Record>,
+    queue: VecDeque<LeavingSum>,
     sink: Option<Arc<File>>,
     /// Where a record is going right now.
     writing: Option<Arc<File>>,
@@ -108,7 +108,7 @@ impl Store {
 
     /// Waits for room in the queue. If the caller is gone, it does not wait, so that the sum is not
     /// lost.
-    pub(crate) fn put(&self, record: Record, cancelled: &dyn Fn() -> bool) {
+    pub(crate) fn put(&self, record: LeavingSum, cancelled: &dyn Fn() -> bool) {
         let mut state = lock(&self.shared.state);
         while state.queue.len() >= QUEUE_MAX && !cancelled() {
             let waited = self.shared.changed.wait_timeout(state, PATIENCE);
@@ -205,7 +205,7 @@ fn run(shared: &Shared) {
     }
 }
 
-fn write(mut sink: &File, record: &Record) -> std::io::Result<u64> {
+fn write(mut sink: &File, record: &LeavingSum) -> std::io::Result<u64> {
     let header = record.header();
     let sum = record.sum.as_ref().map_or(&[][..], Landing::bytes);
     sink.write_all(&header)?;

@@ -12,7 +12,7 @@ use crate::memory::{Landing, Pages};
 use crate::packet::Piece;
 use crate::receivers::Receivers;
 use crate::ring::{Arrival, Ring, Take};
-use crate::store::{Record, Store};
+use crate::store::{LeavingSum, Store};
 use crate::tally::Tally;
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -360,7 +360,7 @@ impl Stream {
             let sum = lock(&self.sums).remove(&whole.key);
             let sum = sum.and_then(|sum| lock(&sum).take());
             let (first, ..) = lock(&self.ring).window();
-            self.store.put(Record { whole, config: self.config, first, sum }, cancelled);
+            self.store.put(LeavingSum { whole, config: self.config, first, sum }, cancelled);
         }
     }
 

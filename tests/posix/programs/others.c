@@ -14,6 +14,7 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <wordexp.h>
 
 static int visited;
 
@@ -45,6 +46,19 @@ int main(int count, char **words)
         perror("symlink");
     status = nftw("tree", visit, 10, 0);
     printf("nftw %d %d\n", status, visited);
+
+    /* By their absolute names, quoted ones, ones that are not there, a command's. */
+    setenv("FOLDER", words[1], 1);
+    wordexp_t found = {0};
+    status = wordexp("$FOLDER/tr*/* \"$FOLDER/t*\" $FOLDER/none* $(echo $FOLDER/fil?) t?ee", &found, 0);
+    status += wordexp("$FOLDER/[f]ile", &found, WRDE_APPEND);
+    printf("wordexp %d %zu", status, found.we_wordc);
+    for (size_t at = 0; at < found.we_wordc; at++) {
+        name = found.we_wordv[at];
+        printf(" %s", strncmp(name, words[1], strlen(words[1])) ? name : name + strlen(words[1]));
+    }
+    wordfree(&found);
+    printf(" %d %d\n", wordexp("$(true)*", &found, WRDE_NOCMD), wordexp("x;", &found, 0));
 
     fd = open("file", O_RDWR);
     if (write(fd, "0123456789", 10) != 10)

@@ -208,7 +208,7 @@ impl Machine {
 
     /// The machine of a rank that cannot take part, for example because its daemon gave no answer.
     /// It sends the reason to the others, so all ranks end with that error and none waits.
-    pub fn declining(reason: &Error, rank: usize, size: usize) -> Result<Machine> {
+    pub(crate) fn declining(reason: &Error, rank: usize, size: usize) -> Result<Machine> {
         Machine::with(Header::Declined(reason.kind(), reason.to_string()), None, rank, size)
     }
 
@@ -329,7 +329,7 @@ impl Machine {
 
     /// The bytes that this rank contributes to the collective of `step`; for an all-to-all, the
     /// bytes that go to others.
-    pub fn contribution(&self, step: &Step) -> u64 {
+    pub(crate) fn contribution(&self, step: &Step) -> u64 {
         let bytes = match step {
             Step::Sum(words) | Step::Xor(words) | Step::Or(words) | Step::TwoBit(words) => {
                 size_of_val(words.as_slice())

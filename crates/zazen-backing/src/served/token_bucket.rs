@@ -21,7 +21,7 @@ impl TokenBucket {
 
     /// A good number of bytes to take at once: what passes in about 10 ms, between 4 KiB and 256
     /// KiB.
-    pub fn portion_bytes(&self) -> usize {
+    pub(crate) fn portion_bytes(&self) -> usize {
         (self.bytes_per_s / 100).clamp(4 << 10, 256 << 10) as usize
     }
 

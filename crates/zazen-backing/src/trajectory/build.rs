@@ -51,7 +51,7 @@ pub(super) fn read_full(file: &dyn SourceFile, buffer: &mut [u8], offset: u64) -
 }
 
 /// The bytes of a file around the place that a scanner looks at.
-struct Window<'a> {
+struct Around<'a> {
     file: &'a dyn SourceFile,
     size: u64,
     bytes: Vec<u8>,
@@ -59,7 +59,7 @@ struct Window<'a> {
     held: usize,
 }
 
-impl Window<'_> {
+impl Around<'_> {
     /// What is held from `position` on.
     fn from(&self, position: u64) -> &[u8] {
         match position.checked_sub(self.at) {
@@ -111,7 +111,7 @@ fn scan(
     known: Option<&FileIndex>,
 ) -> Result<Found> {
     let mut fills = 0u32;
-    let mut window = Window { file, size, bytes: Vec::new(), at: 0, held: 0 };
+    let mut around = Around { file, size, bytes: Vec::new(), at: 0, held: 0 };
     let mut scanner = Scanner::new(format);
     let mut table = FrameTable::new(0, scanner.unit());
     let (mut wish, extends) = (BLOCK_BYTES, known.is_some());
@@ -123,7 +123,7 @@ fn scan(
             return Err(Error::new(ErrorKind::TooLarge, "it has more than 2^40 frames, the limit"));
         }
         let position = scanner.position();
-        let step = match scanner.step(window.from(position), size) {
+        let step = match scanner.step(around.from(position), size) {
             Ok(step) => step,
             Err(trouble) => return Ok(Found { scanner, table, trouble: Some(trouble), extends }),
         };
@@ -133,9 +133,9 @@ fn scan(
                     check(stops)?;
                 }
                 fills = fills.wrapping_add(1);
-                let had = window.from(position).len();
-                window.fill(position, least, wish)?;
-                if window.from(position).len() <= had && window.held as u64 + position < size {
+                let had = around.from(position).len();
+                around.fill(position, least, wish)?;
+                if around.from(position).len() <= had && around.held as u64 + position < size {
                     return Err(Error::new(
                         ErrorKind::Io,
                         "its parser makes no progress; please report this",
@@ -168,14 +168,14 @@ fn scan(
 pub(super) fn is_frame(file: &dyn SourceFile, mut scanner: Scanner, length: u64) -> Result<bool> {
     let size = scanner.position().saturating_add(length);
     let wish = if scanner.skips() { HEAD_BYTES } else { BLOCK_BYTES };
-    let mut window = Window { file, size, bytes: Vec::new(), at: scanner.position(), held: 0 };
+    let mut around = Around { file, size, bytes: Vec::new(), at: scanner.position(), held: 0 };
     loop {
         let position = scanner.position();
-        match scanner.step(window.from(position), size) {
+        match scanner.step(around.from(position), size) {
             Ok(Step::More(least)) => {
-                let had = window.from(position).len();
-                window.fill(position, least, wish)?;
-                if window.held <= had {
+                let had = around.from(position).len();
+                around.fill(position, least, wish)?;
+                if around.held <= had {
                     return Ok(false);
                 }
             }

@@ -60,7 +60,7 @@ pub struct Connection {
     pool: Option<Arc<ClientPool>>,
     /// The daemon's name in error messages.
     peer: String,
-    origin: Origin,
+    endpoint: Endpoint,
     next_call: u64,
     alive: bool,
 }
@@ -97,7 +97,7 @@ type Connect = dyn Fn() -> Result<Box<dyn ClientEnd>> + Send + Sync;
 
 /// How to connect again, for one more lane.
 #[derive(Clone)]
-enum Origin {
+enum Endpoint {
     Unix { path: PathBuf, carrier: Carrier, timeout: Duration, expected: Option<u32> },
     Tcp { addr: String, key: ClusterKey, identity: Identity, timeout: Duration },
     Other { peer: String, connect: Arc<Connect> },
@@ -106,7 +106,7 @@ enum Origin {
 /// Opens further lanes of one caller; see [`Connection`]. Cheap to clone, for any thread.
 #[derive(Clone)]
 pub struct Lanes {
-    origin: Origin,
+    endpoint: Endpoint,
     token: [u8; wire_handshake::TOKEN_BYTES],
     pool: Option<Arc<ClientPool>>,
 }
@@ -116,16 +116,16 @@ impl Lanes {
     ///
     /// Fails like connecting does, and with `Unavailable` once all of the caller's lanes are gone.
     pub fn open(&self) -> Result<Connection> {
-        let mut lane = match &self.origin {
-            Origin::Unix { path, timeout, expected, .. } => {
+        let mut lane = match &self.endpoint {
+            Endpoint::Unix { path, timeout, expected, .. } => {
                 Connection::plain_unix(path, Carrier::Unix, *timeout, *expected)?
             }
-            Origin::Tcp { addr, key, identity, timeout } => Connection::tcp(addr, key, identity, *timeout)?,
-            Origin::Other { peer, connect } => {
-                Connection::new(End::Other(connect()?), peer.clone(), self.origin.clone())
+            Endpoint::Tcp { addr, key, identity, timeout } => Connection::tcp(addr, key, identity, *timeout)?,
+            Endpoint::Other { peer, connect } => {
+                Connection::new(End::Other(connect()?), peer.clone(), self.endpoint.clone())
             }
         };
-        lane.origin = self.origin.clone();
+        lane.endpoint = self.endpoint.clone();
         lane.call(wire_handshake::SERVICE, wire_handshake::JOIN, &self.token, &[])
             .map_err(|error| error.within("open one more lane"))?;
         lane.pool = self.pool.clone();
@@ -256,7 +256,7 @@ impl Connection {
 
     /// Whether the connection is to move to shared memory before its next call.
     fn wants_shm(&self) -> bool {
-        let auto = matches!(self.origin, Origin::Unix { carrier: Carrier::Auto, .. });
+        let auto = matches!(self.endpoint, Endpoint::Unix { carrier: Carrier::Auto, .. });
         auto && self.end.is_offered_shm() && !self.asked_for_shm && self.next_call > CALLS_BEFORE_SHM
     }
 
@@ -267,11 +267,11 @@ impl Connection {
         expected: Option<u32>,
     ) -> Result<Connection> {
         let socket = unix::connect(path, timeout, expected)?;
-        let origin = Origin::Unix { path: path.to_owned(), carrier, timeout, expected };
+        let endpoint = Endpoint::Unix { path: path.to_owned(), carrier, timeout, expected };
         Ok(Connection::of_socket(
             Stream::new(socket, true),
             format!("the daemon at {}", path.display()),
-            origin,
+            endpoint,
         ))
     }
 
@@ -282,10 +282,10 @@ impl Connection {
     pub fn tcp(addr: &str, key: &ClusterKey, identity: &Identity, timeout: Duration) -> Result<Connection> {
         let deadline = Instant::now() + timeout;
         let socket = tcp::connect(addr, deadline)?;
-        let origin =
-            Origin::Tcp { addr: addr.to_owned(), key: key.clone(), identity: identity.clone(), timeout };
+        let endpoint =
+            Endpoint::Tcp { addr: addr.to_owned(), key: key.clone(), identity: identity.clone(), timeout };
         let mut connection =
-            Connection::of_socket(Stream::new(socket, false), format!("the daemon at {addr}"), origin);
+            Connection::of_socket(Stream::new(socket, false), format!("the daemon at {addr}"), endpoint);
         let ask = |function, payload: &[u8]| {
             connection.set_timeout(Some(deadline.saturating_duration_since(Instant::now())));
             let answer = connection.call(wire_handshake::SERVICE, function, payload, &[]);
@@ -304,16 +304,16 @@ impl Connection {
         connect: impl Fn() -> Result<Box<dyn ClientEnd>> + Send + Sync + 'static,
     ) -> Result<Connection> {
         let end = End::Other(connect()?);
-        let origin = Origin::Other { peer: peer.to_owned(), connect: Arc::new(connect) };
-        Ok(Connection::new(end, peer.to_owned(), origin))
+        let endpoint = Endpoint::Other { peer: peer.to_owned(), connect: Arc::new(connect) };
+        Ok(Connection::new(end, peer.to_owned(), endpoint))
     }
 
-    fn of_socket(stream: Stream, peer: String, origin: Origin) -> Connection {
-        Connection::new(End::Socket(SocketEnd::new(stream, peer.clone())), peer, origin)
+    fn of_socket(stream: Stream, peer: String, endpoint: Endpoint) -> Connection {
+        Connection::new(End::Socket(SocketEnd::new(stream, peer.clone())), peer, endpoint)
     }
 
-    fn new(end: End, peer: String, origin: Origin) -> Connection {
-        Connection { end, asked_for_shm: false, pool: None, peer, origin, next_call: 1, alive: true }
+    fn new(end: End, peer: String, endpoint: Endpoint) -> Connection {
+        Connection { end, asked_for_shm: false, pool: None, peer, endpoint, next_call: 1, alive: true }
     }
 
     /// Calls and waits. `bulk` is sent after the payload. Replies later than `timeout` (as set) are
@@ -407,7 +407,7 @@ impl Connection {
     }
 
     fn may_share(&self) -> bool {
-        matches!(self.origin, Origin::Unix { carrier: Carrier::Auto | Carrier::Shm, .. })
+        matches!(self.endpoint, Endpoint::Unix { carrier: Carrier::Auto | Carrier::Shm, .. })
     }
 
     /// Memory shared with the daemon, from which this caller's buffers come; `None` on other
@@ -421,7 +421,7 @@ impl Connection {
         let reply = self.call(wire_handshake::SERVICE, wire_handshake::TOKEN, &[], &[])?;
         let mut token = [0; wire_handshake::TOKEN_BYTES];
         token.copy_from_slice(Reader::new("lane token", &reply.payload).raw(wire_handshake::TOKEN_BYTES)?);
-        Ok(Lanes { origin: self.origin.clone(), token, pool: self.pool.clone() })
+        Ok(Lanes { endpoint: self.endpoint.clone(), token, pool: self.pool.clone() })
     }
 
     /// One more connection of the same caller, for another thread.
@@ -431,11 +431,11 @@ impl Connection {
 
     /// What carries the calls now: `Shm`, `Unix`, `Tcp` or `Other`.
     pub fn carrier(&self) -> Carrier {
-        match self.origin {
-            Origin::Unix { .. } if self.end.lane().is_some() => Carrier::Shm,
-            Origin::Unix { .. } => Carrier::Unix,
-            Origin::Tcp { .. } => Carrier::Tcp,
-            Origin::Other { .. } => Carrier::Other,
+        match self.endpoint {
+            Endpoint::Unix { .. } if self.end.lane().is_some() => Carrier::Shm,
+            Endpoint::Unix { .. } => Carrier::Unix,
+            Endpoint::Tcp { .. } => Carrier::Tcp,
+            Endpoint::Other { .. } => Carrier::Other,
         }
     }
 

@@ -1,16 +1,16 @@
 //! The lobby: TCP peers that were accepted and have no place yet. A peer gets a place, and a
-//! thread, after it has sent something. Origins take turns; within one, who spoke first is first.
+//! thread, after it has sent something. Groups take turns; within one, who spoke first is first.
 //!
-//! Invariants: the lobby holds at most as many peers as it was made for, and of each origin at most
-//! half as many. If a peer is too many, one of its own origin goes, or one of the origin that has
+//! Invariants: the lobby holds at most as many peers as it was made for, and of each group at most
+//! half as many. If a peer is too many, one of its own group goes, or one of the group that has
 //! most. Silent peers go before those that spoke. So nobody who floods the port takes the turn of
-//! another origin.
+//! another group.
 
-use crate::server::origin::Origin;
+use crate::server::peer_group::PeerGroup;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
-/// The peers of one origin.
+/// The peers of one group.
 #[derive(Default)]
 struct Group {
     /// Those that have sent nothing, oldest first.
@@ -31,7 +31,7 @@ impl Group {
 }
 
 struct Peer<T> {
-    origin: Origin,
+    peer_group: PeerGroup,
     since: Instant,
     it: T,
 }
@@ -39,12 +39,12 @@ struct Peer<T> {
 /// See the module. `T` is what stands for a peer.
 pub(crate) struct Lobby<T> {
     peers: BTreeMap<u64, Peer<T>>,
-    groups: BTreeMap<Origin, Group>,
+    groups: BTreeMap<PeerGroup, Group>,
     peers_max: usize,
     /// The last number given.
     last: u64,
-    /// The origin that had its turn last.
-    turn: Option<Origin>,
+    /// The group that had its turn last.
+    turn: Option<PeerGroup>,
 }
 
 impl<T> Lobby<T> {
@@ -55,20 +55,25 @@ impl<T> Lobby<T> {
     }
 
     /// Takes a peer in. Returns its number, and the peer that had to go for it.
-    pub(crate) fn enter(&mut self, origin: Origin, it: T, now: Instant) -> (u64, Option<(Origin, T)>) {
-        let own = self.groups.get(&origin).map_or(0, Group::len);
+    pub(crate) fn enter(
+        &mut self,
+        peer_group: PeerGroup,
+        it: T,
+        now: Instant,
+    ) -> (u64, Option<(PeerGroup, T)>) {
+        let own = self.groups.get(&peer_group).map_or(0, Group::len);
         let crowded = if own >= self.peers_max / 2 {
-            Some(origin)
+            Some(peer_group)
         } else if self.peers.len() >= self.peers_max {
-            self.groups.iter().max_by_key(|(_, group)| group.len()).map(|(origin, _)| *origin)
+            self.groups.iter().max_by_key(|(_, group)| group.len()).map(|(peer_group, _)| *peer_group)
         } else {
             None
         };
         let least = crowded.and_then(|crowded| self.groups.get(&crowded)?.least());
         let gone = least.and_then(|least| self.take(least));
         self.last += 1;
-        self.peers.insert(self.last, Peer { origin, since: now, it });
-        self.groups.entry(origin).or_default().silent.insert(self.last);
+        self.peers.insert(self.last, Peer { peer_group, since: now, it });
+        self.groups.entry(peer_group).or_default().silent.insert(self.last);
         (self.last, gone)
     }
 
@@ -80,33 +85,33 @@ impl<T> Lobby<T> {
     /// The peer has sent something.
     pub(crate) fn spoke(&mut self, number: u64) {
         let Some(peer) = self.peers.get(&number) else { return };
-        let Some(group) = self.groups.get_mut(&peer.origin) else { return };
+        let Some(group) = self.groups.get_mut(&peer.peer_group) else { return };
         if group.silent.remove(&number) {
             group.ready.push_back(number);
         }
     }
 
     /// Takes a peer out: it left, or it goes.
-    pub(crate) fn take(&mut self, number: u64) -> Option<(Origin, T)> {
+    pub(crate) fn take(&mut self, number: u64) -> Option<(PeerGroup, T)> {
         let peer = self.peers.remove(&number)?;
-        if let Some(group) = self.groups.get_mut(&peer.origin) {
+        if let Some(group) = self.groups.get_mut(&peer.peer_group) {
             if !group.silent.remove(&number) {
                 group.ready.retain(|ready| *ready != number);
             }
             if group.len() == 0 {
-                self.groups.remove(&peer.origin);
+                self.groups.remove(&peer.peer_group);
             }
         }
-        Some((peer.origin, peer.it))
+        Some((peer.peer_group, peer.it))
     }
 
     /// Takes out the peer whose turn it is, among those that spoke.
-    pub(crate) fn next(&mut self) -> Option<(Origin, T)> {
-        let is_ready = |(origin, group): (&Origin, &Group)| Some((*origin, *group.ready.front()?));
+    pub(crate) fn next(&mut self) -> Option<(PeerGroup, T)> {
+        let is_ready = |(peer_group, group): (&PeerGroup, &Group)| Some((*peer_group, *group.ready.front()?));
         let after = self.turn.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
         let found = self.groups.range((after, std::ops::Bound::Unbounded)).find_map(is_ready);
-        let (origin, number) = found.or_else(|| self.groups.iter().find_map(is_ready))?;
-        self.turn = Some(origin);
+        let (peer_group, number) = found.or_else(|| self.groups.iter().find_map(is_ready))?;
+        self.turn = Some(peer_group);
         self.take(number)
     }
 
@@ -116,7 +121,7 @@ impl<T> Lobby<T> {
     }
 
     /// Takes out a peer that came before `past`, if there is one.
-    pub(crate) fn overdue(&mut self, past: Instant) -> Option<(Origin, T)> {
+    pub(crate) fn overdue(&mut self, past: Instant) -> Option<(PeerGroup, T)> {
         let (number, first) = self.peers.first_key_value()?;
         let number = *number;
         if first.since >= past { None } else { self.take(number) }
@@ -133,12 +138,12 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    const B: Origin = Origin::Here(Some(7));
-    const A: Origin = Origin::Here(Some(8));
+    const B: PeerGroup = PeerGroup::Here(Some(7));
+    const A: PeerGroup = PeerGroup::Here(Some(8));
 
-    fn full_of(origin: Origin, lobby: &mut Lobby<u32>, count: u32) -> Vec<u32> {
+    fn full_of(peer_group: PeerGroup, lobby: &mut Lobby<u32>, count: u32) -> Vec<u32> {
         let now = Instant::now();
-        (0..count).filter_map(|nth| lobby.enter(origin, nth, now).1).map(|(_, gone)| gone).collect()
+        (0..count).filter_map(|nth| lobby.enter(peer_group, nth, now).1).map(|(_, gone)| gone).collect()
     }
 
     #[test]
@@ -158,7 +163,7 @@ mod tests {
         let mut lobby = Lobby::new(6);
         assert_eq!(full_of(B, &mut lobby, 3), []);
         for uid in 10..13 {
-            assert!(lobby.enter(Origin::Here(Some(uid)), uid, Instant::now()).1.is_none());
+            assert!(lobby.enter(PeerGroup::Here(Some(uid)), uid, Instant::now()).1.is_none());
         }
         assert_eq!(lobby.enter(A, 100, Instant::now()).1, Some((B, 0)));
         assert_eq!(lobby.peers.len(), 6);

@@ -9,7 +9,7 @@
 
 use crate::carriers::account::Account;
 use crate::limits::ServerLimits;
-use crate::server::origin::Origin;
+use crate::server::peer_group::PeerGroup;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -22,7 +22,7 @@ struct Connected {
     socket: Arc<OwnedFd>,
     in_call: Arc<AtomicBool>,
     /// Of a TCP peer that has not proven the key yet: where it comes from, and when it came.
-    stranger: Option<(Origin, Instant)>,
+    stranger: Option<(PeerGroup, Instant)>,
     /// Whose connection it is; `None` for a stranger.
     account: Option<Arc<Account>>,
     /// It came over TCP, so that only the cluster key says who is there.
@@ -76,10 +76,10 @@ pub(crate) struct Registry {
 
 /// A stranger may stay for this long: a peer that knows the key has proven it by then.
 const STRANGER_GRACE: Duration = Duration::from_millis(250);
-/// Strangers of an origin that has more than its share may be sent away after this time.
+/// Strangers of a group that has more than its share may be sent away after this time.
 const CROWD_GRACE: Duration = Duration::from_millis(20);
-/// One origin's share is a quarter of the strangers' places.
-const ORIGIN_SHARE: usize = 4;
+/// One group's share is a quarter of the strangers' places.
+const GROUP_SHARE: usize = 4;
 /// An eighth of the places is kept for callers that have few connections,
 const RESERVE_SHARE: usize = 8;
 /// fewer than this many.
@@ -127,32 +127,34 @@ impl Registry {
         &self,
         socket: &Arc<OwnedFd>,
         host: IpAddr,
-        origin: Origin,
+        peer_group: PeerGroup,
     ) -> Result<Admitted> {
         let mut state = self.state();
         self.refuse_if_draining()?;
         state.strangers += 1;
-        let mut place = state.enter(socket, Some((origin, Instant::now())), Account::of_stranger());
+        let mut place = state.enter(socket, Some((peer_group, Instant::now())), Account::of_stranger());
         place.host = Some(host);
         Ok(place)
     }
 
-    /// Makes room for one more stranger: if there is none, closes the oldest stranger of the origin
+    /// Makes room for one more stranger: if there is none, closes the oldest stranger of the group
     /// that has most of them. False if all have just come: then the next one waits.
     pub(crate) fn makes_room(&self) -> bool {
         let mut state = self.state();
         if state.strangers < self.strangers_max {
             return true;
         }
-        let mut origins: BTreeMap<Origin, usize> = BTreeMap::new();
+        let mut peer_groups: BTreeMap<PeerGroup, usize> = BTreeMap::new();
         let strangers =
             state.connections.iter().filter_map(|(number, entry)| Some((*number, entry.stranger?)));
         let strangers: Vec<_> = strangers.collect();
-        strangers.iter().for_each(|(_, (origin, _))| *origins.entry(*origin).or_default() += 1);
-        let Some((crowd, places)) = origins.iter().max_by_key(|(_, places)| **places) else { return false };
-        // Numbers grow with time: the lowest of an origin is its oldest.
-        let oldest = strangers.iter().find(|(_, (origin, _))| origin == crowd);
-        let is_crowd = *places > self.strangers_max / ORIGIN_SHARE;
+        strangers.iter().for_each(|(_, (peer_group, _))| *peer_groups.entry(*peer_group).or_default() += 1);
+        let Some((crowd, places)) = peer_groups.iter().max_by_key(|(_, places)| **places) else {
+            return false;
+        };
+        // Numbers grow with time: the lowest of a group is its oldest.
+        let oldest = strangers.iter().find(|(_, (peer_group, _))| peer_group == crowd);
+        let is_crowd = *places > self.strangers_max / GROUP_SHARE;
         let grace = if is_crowd { CROWD_GRACE } else { STRANGER_GRACE };
         let Some((number, _)) = oldest.filter(|(_, (_, since))| since.elapsed() >= grace) else {
             return false;
@@ -293,7 +295,7 @@ impl State {
     fn enter(
         &mut self,
         socket: &Arc<OwnedFd>,
-        stranger: Option<(Origin, Instant)>,
+        stranger: Option<(PeerGroup, Instant)>,
         account: Arc<Account>,
     ) -> Admitted {
         self.last += 1;

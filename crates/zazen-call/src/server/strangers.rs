@@ -4,14 +4,14 @@
 //! The acceptor therefore empties the kernel's queue as fast as it can, because the kernel drops
 //! everybody's connections while that queue is full. A peer that has left already is dropped. All
 //! others wait in the lobby, without a thread, until they have sent something and it is their
-//! origin's turn.
+//! group's turn.
 
 use crate::carriers::stream::Stream;
 use crate::carriers::tcp;
 use crate::quiet::may_say;
 use crate::server::accept::{ACCEPT_REST, begin, say_starved};
 use crate::server::lobby::Lobby;
-use crate::server::origin::{Origin, Origins};
+use crate::server::peer_group::{PeerGroup, PeerGroups};
 use crate::server::state::{Carrier, Shared};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -43,7 +43,7 @@ pub(super) struct Strangers {
     lobby: Lobby<Waiter>,
     /// Tells which peers in the lobby have sent something, or have left.
     heard: OwnedFd,
-    origins: Origins,
+    peer_groups: PeerGroups,
     starved: bool,
 }
 
@@ -60,7 +60,7 @@ impl Strangers {
             listener,
             lobby: Lobby::new(share.min(LOBBY_MAX)),
             heard,
-            origins: Origins::new(),
+            peer_groups: PeerGroups::new(),
             starved: false,
         })
     }
@@ -123,12 +123,12 @@ impl Strangers {
             return;
         }
         let own = rustix::net::getsockname(&socket).ok().and_then(|own| SocketAddr::try_from(own).ok());
-        let origin = match (peer, own) {
-            (Some(peer), Some(own)) => self.origins.of(peer, own),
-            _ => Origin::Here(None),
+        let peer_group = match (peer, own) {
+            (Some(peer), Some(own)) => self.peer_groups.of(peer, own),
+            _ => PeerGroup::Here(None),
         };
         let host = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.ip());
-        let (number, gone) = self.lobby.enter(origin, Waiter { socket, host }, Instant::now());
+        let (number, gone) = self.lobby.enter(peer_group, Waiter { socket, host }, Instant::now());
         if let Some((whose, _)) = gone {
             let whose = whose.to_string();
             if let Some(left_out) = may_say("lobby", &whose) {
@@ -169,18 +169,18 @@ impl Strangers {
             while self.lobby.overdue(past).is_some() {}
         }
         while self.lobby.is_anyone_ready() && self.shared.registry.makes_room() {
-            let Some((origin, waiter)) = self.lobby.next() else { return };
+            let Some((peer_group, waiter)) = self.lobby.next() else { return };
             if !has_left(&waiter.socket) {
                 let _ = epoll::delete(&self.heard, &waiter.socket);
-                self.admit(origin, waiter);
+                self.admit(peer_group, waiter);
             }
         }
     }
 
-    fn admit(&self, origin: Origin, waiter: Waiter) {
+    fn admit(&self, peer_group: PeerGroup, waiter: Waiter) {
         tcp::set_options(waiter.socket.as_fd());
         let stream = Stream::new(waiter.socket, false);
-        let admitted = self.shared.registry.admit_stranger(stream.socket(), waiter.host, origin);
+        let admitted = self.shared.registry.admit_stranger(stream.socket(), waiter.host, peer_group);
         begin(&self.shared, stream, Carrier::Tcp, admitted);
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod doctor;
 pub(crate) mod evict;
 pub(crate) mod explain;
 pub(crate) mod index;
+pub(crate) mod job;
 pub(crate) mod key;
 pub(crate) mod load;
 pub(crate) mod ls;

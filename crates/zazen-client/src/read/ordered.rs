@@ -1,11 +1,11 @@
 //! Frames in the order of their numbers, with bounded memory.
 //!
-//! A scan hands frames out in storage order, and misses last. Here the set is cut into windows of
-//! consecutive numbers. Each window is a scan of its own; its frames wait in memory until it is
-//! their turn. While the consumer takes one window, the next one is read ahead.
+//! A scan hands frames out in storage order, and misses last. Here the set is cut into parts of
+//! consecutive numbers. Each part is a scan of its own; its frames wait in memory until it is
+//! their turn. While the consumer takes one part, the next one is read ahead.
 //!
 //! Invariants: each frame comes out exactly once, by ascending number. The frames of at most two
-//! windows are in memory: together about `memory_max` bytes, as windows are sized by the frames
+//! parts are in memory: together about `memory_max` bytes, as parts are sized by the frames
 //! that came before.
 
 use super::record::Recorder;
@@ -16,9 +16,9 @@ use std::sync::Arc;
 use zazen_core::{Error, ErrorKind, Result, RunSet};
 use zazen_env::fork::Mine;
 
-/// Frames in the first window, while their length is not known.
+/// Frames in the first part, while their length is not known.
 const FIRST_FRAMES: u64 = 8;
-/// Frames in a window: enough to make a scan's own cost small.
+/// Frames in a part: enough to make a scan's own cost small.
 const FRAMES_MAX: u64 = 16_384;
 
 /// Begins to read a set.
@@ -32,17 +32,17 @@ pub struct OrderedReader {
     mine: Mine,
     start: Start,
     record: Option<(Arc<Recorder>, Option<Target>)>,
-    /// What no window has.
+    /// What no part has.
     left: RunSet,
     memory_max: u64,
-    current: Option<Window>,
-    ahead: Option<Window>,
-    /// Of windows that have ended.
+    current: Option<Part>,
+    ahead: Option<Part>,
+    /// Of parts that have ended.
     stats: ReadStats,
     remaining: u64,
 }
 
-struct Window {
+struct Part {
     numbers: RunSet,
     /// How many of them were taken.
     taken: u64,
@@ -50,8 +50,8 @@ struct Window {
     early: BTreeMap<u64, std::result::Result<Frame, Error>>,
 }
 
-impl Window {
-    /// The next frame in order; `None` at the window's end.
+impl Part {
+    /// The next frame in order; `None` at the part's end.
     fn next(&mut self) -> Option<std::result::Result<Frame, Error>> {
         let number = self.numbers.select(self.taken)?;
         self.taken += 1;
@@ -97,19 +97,19 @@ impl OrderedReader {
         Ok(reader)
     }
 
-    /// Begins the next window, if there is one.
-    fn begin(&mut self) -> Result<Option<Window>> {
+    /// Begins the next part, if there is one.
+    fn begin(&mut self) -> Result<Option<Part>> {
         if self.left.is_empty() {
             return Ok(None);
         }
-        let numbers = self.left.block(0, self.window_frames());
+        let numbers = self.left.block(0, self.part_frames());
         let reader = (self.start)(numbers.clone())?;
         self.left = self.left.difference(&numbers);
-        Ok(Some(Window { numbers, taken: 0, reader, early: BTreeMap::new() }))
+        Ok(Some(Part { numbers, taken: 0, reader, early: BTreeMap::new() }))
     }
 
     /// As many frames as half of the memory holds.
-    fn window_frames(&self) -> u64 {
+    fn part_frames(&self) -> u64 {
         let stats = self.stats();
         let frames = stats.native + stats.alien + stats.backing_reads;
         match stats.bytes.checked_div(frames) {
@@ -120,8 +120,8 @@ impl OrderedReader {
 
     /// Where the frames read so far came from.
     pub fn stats(&self) -> ReadStats {
-        let windows = [&self.current, &self.ahead].into_iter().flatten();
-        windows.fold(self.stats, |sum, window| sum.plus(window.reader.stats()))
+        let parts = [&self.current, &self.ahead].into_iter().flatten();
+        parts.fold(self.stats, |sum, part| sum.plus(part.reader.stats()))
     }
 
     /// Frames not yet taken.
@@ -152,13 +152,13 @@ impl Iterator for OrderedReader {
             return (std::mem::take(&mut self.remaining) > 0).then_some(Err(error));
         }
         loop {
-            let Some(window) = self.current.as_mut() else {
+            let Some(part) = self.current.as_mut() else {
                 self.end();
                 return None;
             };
-            let frame = window.next();
-            // Once some lengths are known, the next window can be sized, and read ahead.
-            if self.ahead.is_none() && window.taken * 2 >= window.numbers.len() {
+            let frame = part.next();
+            // Once some lengths are known, the next part can be sized, and read ahead.
+            if self.ahead.is_none() && part.taken * 2 >= part.numbers.len() {
                 match self.begin() {
                     Ok(ahead) => self.ahead = ahead,
                     Err(error) => {

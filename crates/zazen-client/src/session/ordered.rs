@@ -10,9 +10,9 @@ use zazen_core::{Result, RunSet};
 
 impl Dataset {
     /// Reads `set` by ascending number, in about `options.memory_max` bytes. This costs speed where
-    /// numbers are not the storage order: each window of numbers is a scan of its own, and a miss
+    /// numbers are not the storage order: each part of the numbers is a scan of its own, and a miss
     /// holds up the frames behind it.
-    pub fn frames_ordered(&mut self, set: RunSet, options: &ReadOptions) -> Result<OrderedReader> {
+    pub(crate) fn frames_ordered(&mut self, set: RunSet, options: &ReadOptions) -> Result<OrderedReader> {
         let began = Instant::now();
         let mut daemon = self.with_daemon(|local| {
             local.remote.ping()?;
@@ -49,7 +49,7 @@ impl Dataset {
         OrderedReader::new(Box::new(start), set, memory_max, kept)
     }
 
-    /// As [`Dataset::frames`], or as [`Dataset::frames_ordered`] if `ordered`.
+    /// As [`Dataset::frames`], or by ascending number if `ordered`.
     pub fn frames_in(&mut self, set: RunSet, options: &ReadOptions, ordered: bool) -> Result<AnyReader> {
         match ordered {
             true => self.frames_ordered(set, options).map(|reader| AnyReader::Ordered(Box::new(reader))),

@@ -21,8 +21,8 @@ pub(crate) struct Primary {
     pub(super) asked: Option<(crate::map::Change, u64)>,
     /// It answers no new requests, because it hands the partition over.
     pub(crate) handing: bool,
-    /// Until when the tables are told that time passes.
-    pub(super) ticks_until_ns: u64,
+    /// How often the tables are still told that time passes.
+    pub(super) ticks: u32,
     /// Whether the partition is kept as the map wants it.
     pub(super) settled: bool,
 }

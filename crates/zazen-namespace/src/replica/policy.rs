@@ -36,6 +36,10 @@ impl<T: Tables> Replica<T> {
         let change = Self::lost(primary, &keepers.backups, shared)
             .map(|node| (node, What::Drop))
             .or_else(|| Self::next(primary, &keepers.backups, &wanted, last, shared));
+        // The map wants something else before the stewards were asked: this node answers again.
+        if primary.asked.is_none() && !matches!(change, Some((_, What::Hand))) {
+            primary.handing = false;
+        }
         let Some((node, what)) = change else {
             primary.settled = primary.asked.is_none();
             return self.ask_again(shared);
@@ -141,6 +145,11 @@ impl<T: Tables> Replica<T> {
         }
         if let Some((Change::Add(keep), _)) = &primary.asked {
             return Some((keep.node, What::Add));
+        }
+        // The stewards may have made this change already, so this node answers no more, and asks
+        // for nothing else that might end without a new epoch.
+        if let Some((Change::Hand(keep), _)) = &primary.asked {
+            return Some((keep.node, What::Hand));
         }
         let synchronous = usize::from(shared.map.synchronous);
         let add = |node: NodeNo| (node, if is_ready(&node) { What::Add } else { What::Wait });

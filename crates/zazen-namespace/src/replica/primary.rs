@@ -16,8 +16,11 @@ const APPEND_BYTES_MAX: usize = 1 << 20;
 const PIECE_BYTES: usize = 512 << 10;
 /// Snapshots that a node sends at once to nodes that are no backups yet.
 const TRANSFERS_MAX: usize = 2;
-/// For how long after its last message to another partition a partition is told that time passes.
-const TICKS_NS: u64 = 5_000_000_000;
+/// How often after its last message to another partition a partition is told that time passes.
+///
+/// This counts, because a clock goes on while the node stands still, has no lease or hands the
+/// partition over: transactions that wait would then never send their messages again.
+const TICKS: u32 = 50;
 
 impl<T: Tables> Replica<T> {
     /// Becomes, or stays, the primary, in a new epoch of the partition.
@@ -38,7 +41,7 @@ impl<T: Tables> Replica<T> {
                 held: VecDeque::new(),
                 asked: None,
                 handing: false,
-                ticks_until_ns: 0,
+                ticks: TICKS,
                 settled: false,
             }));
         }
@@ -52,9 +55,6 @@ impl<T: Tables> Replica<T> {
         let ended: Vec<_> = shared.map.nodes.iter().filter_map(crate::map::Member::ended).collect();
         for (node, incarnation) in ended {
             self.execute(partition::Event::NodeGone { node, incarnation }, shared);
-        }
-        if let Some(primary) = self.primary().filter(|_| !goes_on) {
-            primary.ticks_until_ns = shared.now_ns + TICKS_NS;
         }
         self.tend(shared);
         shared.busy.insert(self.partition);
@@ -117,10 +117,9 @@ impl<T: Tables> Replica<T> {
                 }
                 partition::Action::Reply { token, response } => Held::Reply { token, response },
                 partition::Action::Send { to, message } => {
-                    let until_ns = shared.now_ns + TICKS_NS;
                     shared.busy.insert(self.partition);
                     if let Some(primary) = self.primary() {
-                        primary.ticks_until_ns = until_ns;
+                        primary.ticks = TICKS;
                     }
                     Held::Send { to, message }
                 }
@@ -379,11 +378,17 @@ impl<T: Tables> Replica<T> {
 
     /// Time has passed.
     pub(crate) fn remind(&mut self, shared: &mut Shared) {
-        let now_ns = shared.now_ns;
+        let damaged = self.damaged;
         let Some(primary) = self.primary() else { return };
-        if now_ns < primary.ticks_until_ns && shared.may_answer() && !self.damaged {
+        if primary.ticks > 0 && !damaged {
+            // A transaction that waits makes records and messages at each tick: the partition would
+            // never be quiet, and so never be handed over.
+            let executes = !primary.handing || shared.has(Planted::AnswerWhileHanding);
+            if executes && shared.may_answer() {
+                primary.ticks -= 1;
+                self.execute(partition::Event::Tick, shared);
+            }
             shared.busy.insert(self.partition);
-            self.execute(partition::Event::Tick, shared);
         }
         self.tend(shared);
         shared.dirty.insert(self.partition);

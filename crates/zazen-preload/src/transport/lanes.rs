@@ -7,13 +7,16 @@ use crate::far;
 use crate::real::{errno, system_call};
 use crate::rings::Rings;
 use crate::wire::{self, Buffers, status};
-use crate::{state, table};
+use crate::{lineage, state, table};
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use zazen_forward_api::paths::Text;
 
+/// Lanes that are there from the start, and how many are made at once.
 const LANES: usize = 128;
+/// A program has 1,024 threads in calls at most.
+const BLOCKS_MAX: usize = 7;
 
 pub(super) const FREE: u32 = 0;
 pub(super) const BUSY: u32 = 1;
@@ -38,18 +41,56 @@ pub(super) struct Lane {
 // SAFETY: the cells are touched only by the thread that made the lane BUSY.
 unsafe impl Sync for Lane {}
 
-pub(super) static LANE: [Lane; LANES] = [const {
-    Lane {
-        state: AtomicU32::new(FREE),
-        fd: AtomicI32::new(-1),
-        calls: AtomicU32::new(0),
-        asked: AtomicU32::new(0),
-        epoch: AtomicU32::new(0),
-        pool: [const { AtomicUsize::new(0) }; 2],
-        buffers: UnsafeCell::new(Buffers::new()),
-        rings: UnsafeCell::new(Rings::new()),
+impl Lane {
+    const fn new() -> Lane {
+        Lane {
+            state: AtomicU32::new(FREE),
+            fd: AtomicI32::new(-1),
+            calls: AtomicU32::new(0),
+            asked: AtomicU32::new(0),
+            epoch: AtomicU32::new(0),
+            pool: [const { AtomicUsize::new(0) }; 2],
+            buffers: UnsafeCell::new(Buffers::new()),
+            rings: UnsafeCell::new(Rings::new()),
+        }
     }
-}; LANES];
+}
+
+type Block = [Lane; LANES];
+
+static LANE: Block = [const { Lane::new() }; LANES];
+/// Further ones, for programs with more threads in calls: made when they are needed, and kept.
+static MORE: [AtomicPtr<Block>; BLOCKS_MAX] = [const { AtomicPtr::new(std::ptr::null_mut()) }; BLOCKS_MAX];
+
+/// All lanes that there are.
+pub(super) fn lanes() -> impl Iterator<Item = &'static Lane> {
+    // SAFETY: null, or a block, which stays.
+    let more = MORE.iter().map_while(|block| unsafe { block.load(Ordering::Acquire).as_ref() });
+    LANE.iter().chain(more.flatten())
+}
+
+/// Makes room for more lanes than so many blocks have; whether there is any.
+#[cold]
+fn make_more(blocks: usize) -> bool {
+    let Some(slot) = MORE.get(blocks) else { return false };
+    if !slot.load(Ordering::Acquire).is_null() {
+        return true;
+    }
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let asked = [0, size_of::<Block>(), protection as usize, flags as usize, usize::MAX, 0];
+    let Ok(memory) = system_call(libc::SYS_mmap, asked) else { return false };
+    let lanes = memory as *mut Lane;
+    for at in 0..LANES {
+        // SAFETY: memory of that size, which is ours alone; pages are aligned enough.
+        unsafe { lanes.add(at).write(Lane::new()) };
+    }
+    let none = std::ptr::null_mut();
+    if slot.compare_exchange(none, lanes.cast(), Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        // Another thread was first.
+        let _ = system_call(libc::SYS_munmap, [memory, size_of::<Block>(), 0, 0, 0, 0]);
+    }
+    true
+}
 
 /// The session's key; 0 until the first connection.
 pub(super) static KEY: AtomicU64 = AtomicU64::new(0);
@@ -80,7 +121,7 @@ pub(super) static LOWEST: AtomicI32 = AtomicI32::new(c_int::MAX);
 
 /// Makes room at a number that a program wants: the lane moves elsewhere.
 pub(crate) fn move_away(fd: c_int) {
-    for lane in &LANE {
+    for lane in lanes() {
         if lane.fd.load(Ordering::Acquire) == fd
             && let Ok(new) = table::fcntl_kernel(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1)
         {
@@ -96,7 +137,11 @@ pub(super) fn raised(fd: c_int) -> c_int {
     let asked = [0, libc::RLIMIT_NOFILE as usize, 0, (&raw mut limit) as usize, 0, 0];
     let _ = system_call(libc::SYS_prlimit64, asked);
     let lowest = (limit.rlim_cur.min(4096) as usize).saturating_sub(LANES + 8).max(10);
-    let Ok(high) = table::fcntl_kernel(fd, libc::F_DUPFD_CLOEXEC, lowest) else { return fd };
+    let high = table::fcntl_kernel(fd, libc::F_DUPFD_CLOEXEC, lowest);
+    // More lanes than usual: they may be among the program's numbers.
+    let Ok(high) = high.or_else(|_| table::fcntl_kernel(fd, libc::F_DUPFD_CLOEXEC, lowest / 2)) else {
+        return fd;
+    };
     table::close_kernel(fd);
     high
 }
@@ -184,6 +229,7 @@ fn is_believed(fd: c_int) -> bool {
 /// A connection on which the plug-in is open: the daemon's, or that of the plug-in's own process,
 /// whose socket the daemon names.
 fn connect(lane: &Lane) -> Result<(), i32> {
+    lineage::begin();
     let service = far::service();
     lane.epoch.store(EPOCH.load(Ordering::Acquire), Ordering::Release);
     let mut path = Text::new();
@@ -230,8 +276,9 @@ fn lives(lane: &Lane) -> bool {
 /// earlier identity is not entered yet.
 pub(super) fn acquire_fresh() -> Result<&'static Lane, i32> {
     // Connected ones first.
-    for wants_connected in [true, false] {
-        for lane in &LANE {
+    let mut blocks = 0;
+    for wants_connected in std::iter::once(true).chain(std::iter::repeat(false)) {
+        for lane in lanes() {
             let connected = lane.fd.load(Ordering::Relaxed) >= 0;
             if connected == wants_connected
                 && lane.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -254,6 +301,12 @@ pub(super) fn acquire_fresh() -> Result<&'static Lane, i32> {
                 return Ok(lane);
             }
         }
+        if !wants_connected {
+            if !make_more(blocks) {
+                break;
+            }
+            blocks += 1;
+        }
     }
     Err(status::NO_MEMORY)
 }
@@ -263,13 +316,28 @@ thread_local! {
     pub(super) static GREETING: Cell<Option<&'static Lane>> = const { Cell::new(None) };
 }
 
+/// Whether this process has numbers of a session that it has no part in.
+static ANEW: AtomicBool = AtomicBool::new(false);
+
+/// The next session is a new one, which knows nothing that this process has open.
+pub(crate) fn begin_anew() {
+    ANEW.store(true, Ordering::Release);
+}
+
 /// Says hello over a fresh connection.
 fn greet(lane: &'static Lane) -> bool {
     let kind = if is_known() { far::HELLO_JOIN } else { far::HELLO_NEW };
     let mut used = key();
-    let hello = far::new_hello(kind, used);
+    let mut hello = far::new_hello(kind, used);
+    let anew = kind == far::HELLO_NEW && ANEW.swap(false, Ordering::AcqRel);
+    if anew {
+        hello.token = table::beyond_all();
+    }
     GREETING.set(Some(lane));
     let mut done = far::hello(&hello, &[]).is_ok();
+    if done && anew {
+        far::begin_again();
+    }
     if !done && kind == far::HELLO_NEW && errno() == libc::EEXIST {
         // Another thread was first.
         let hello = far::new_hello(far::HELLO_JOIN, key());
@@ -297,8 +365,7 @@ fn greet(lane: &'static Lane) -> bool {
 
 /// Connects with this hello: for a process that takes something over.
 pub(crate) fn begin_with(hello: far::Hello, keep: &[u32]) -> Result<(), c_int> {
-    let lane = LANE
-        .iter()
+    let lane = lanes()
         .find(|lane| lane.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok())
         .ok_or(libc::EMFILE)?;
     let outcome = connect(lane).map_err(|_| libc::EIO).and_then(|()| {

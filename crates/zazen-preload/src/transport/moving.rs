@@ -9,7 +9,7 @@
 //! them before anybody else makes a call.
 
 use super::lanes::{
-    BUSY, EPOCH, FREE, GREETING, KEY, KNOWN, LANE, LOWEST, Lane, acquire_fresh, drop_lane, raised, release,
+    BUSY, EPOCH, FREE, GREETING, KEY, KNOWN, LOWEST, Lane, acquire_fresh, drop_lane, lanes, raised, release,
 };
 use crate::far::{self, far};
 use crate::real::system_call;
@@ -70,7 +70,7 @@ fn free_lane() -> Option<&'static Lane> {
     // along.
     for _ in 0..1000 {
         let mut some_busy = false;
-        for lane in &LANE {
+        for lane in lanes() {
             if lane.fd.load(Ordering::Acquire) < 0 {
                 continue;
             }
@@ -103,7 +103,7 @@ pub(crate) fn leave() {
     } else {
         EPOCH.fetch_add(1, Ordering::AcqRel);
     }
-    for lane in &LANE {
+    for lane in lanes() {
         if lane.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok() {
             drop_lane(lane);
             lane.state.store(FREE, Ordering::Release);

@@ -1,6 +1,6 @@
 //! Tidy tables: a row for each observation, a column for each variable, units in the names.
 
-use crate::record::Record;
+use crate::record::RunRecord;
 
 /// A field: quoted if it needs to be.
 fn field(text: &str) -> String {
@@ -10,7 +10,7 @@ fn field(text: &str) -> String {
     text.to_owned()
 }
 
-fn key(record: &Record) -> String {
+fn key(record: &RunRecord) -> String {
     let names = [&record.workload, &record.cluster, &record.network].map(|name| field(name)).join(",");
     format!("{names},{},{},{},{}", record.fidelity, record.nodes, record.ranks, record.seed)
 }
@@ -18,7 +18,7 @@ fn key(record: &Record) -> String {
 const KEY: &str = "workload,cluster,network,fidelity,nodes,ranks,seed";
 
 /// A row for each run.
-pub fn runs(records: &[Record]) -> String {
+pub fn runs(records: &[RunRecord]) -> String {
     let mut text = format!(
         "{KEY},makespan_s,median_end_s,bytes,bytes_per_s,ideal_bytes_per_s,efficiency,metadata_ops,\
          metadata_ops_per_s,metadata_peak_per_s,messages,message_bytes,retries,unfinished,events,trace_hash\n"
@@ -48,7 +48,7 @@ pub fn runs(records: &[Record]) -> String {
 }
 
 /// A row for each phase of each run.
-pub fn phases(records: &[Record]) -> String {
+pub fn phases(records: &[RunRecord]) -> String {
     let mut text = format!(
         "{KEY},phase,steps,bytes,first_s,last_s,per_s,bytes_per_s,mean_s,p50_s,p90_s,p99_s,p999_s,max_s\n"
     );
@@ -77,7 +77,7 @@ pub fn phases(records: &[Record]) -> String {
 }
 
 /// A row for each of the slowest ranks of each run.
-pub fn slowest(records: &[Record]) -> String {
+pub fn slowest(records: &[RunRecord]) -> String {
     let mut text = format!("{KEY},rank,end_s,disk_stretch\n");
     for run in records {
         for slow in &run.slowest {
@@ -88,7 +88,7 @@ pub fn slowest(records: &[Record]) -> String {
 }
 
 /// A row for each resource, time and run.
-pub fn busy(records: &[Record]) -> String {
+pub fn busy(records: &[RunRecord]) -> String {
     let mut text = format!("{KEY},resource,of,time_s,busy\n");
     for run in records {
         for resource in &run.busy {

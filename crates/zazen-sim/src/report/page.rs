@@ -1,7 +1,7 @@
 //! The plots of a sweep, and one page that holds everything: no script, no file beside it.
 
 use super::svg::{Plot, Series, escape, short};
-use crate::record::Record;
+use crate::record::RunRecord;
 use std::collections::BTreeMap;
 
 /// What the FusionFS paper reports for its job: (nodes, bytes per second) measured on Intrepid to
@@ -16,15 +16,15 @@ const PAPER_ERROR: f64 = 4.0;
 const PAPER_CREATES: [(f64, f64); 1] = [(1_024.0, 54e3)];
 
 /// The plots of these runs, by file name without its suffix.
-pub fn plots(records: &[Record]) -> Vec<(&'static str, Plot)> {
+pub fn plots(records: &[RunRecord]) -> Vec<(&'static str, Plot)> {
     let mut plots = Vec::new();
-    let mut groups: BTreeMap<(&str, &str), Vec<&Record>> = BTreeMap::new();
+    let mut groups: BTreeMap<(&str, &str), Vec<&RunRecord>> = BTreeMap::new();
     for record in records {
         groups.entry((&record.workload, &record.fidelity)).or_default().push(record);
     }
     groups.values_mut().for_each(|group| group.sort_by_key(|record| record.nodes));
-    let lines = |value: &dyn Fn(&Record) -> f64| -> Vec<Series> {
-        let line = |(key, group): (&(&str, &str), &Vec<&Record>)| Series {
+    let lines = |value: &dyn Fn(&RunRecord) -> f64| -> Vec<Series> {
+        let line = |(key, group): (&(&str, &str), &Vec<&RunRecord>)| Series {
             name: if groups.len() > 1 { format!("{} {}", key.0, key.1) } else { key.1.to_owned() },
             points: group.iter().map(|record| (f64::from(record.nodes), value(record))).collect(),
             ..Series::default()
@@ -40,7 +40,7 @@ pub fn plots(records: &[Record]) -> Vec<(&'static str, Plot)> {
         is_reference: true,
         ..Series::default()
     };
-    let ideal = |value: &dyn Fn(&Record) -> f64| {
+    let ideal = |value: &dyn Fn(&RunRecord) -> f64| {
         let mut points: Vec<(f64, f64)> = records
             .iter()
             .map(|record| (f64::from(record.nodes), value(record)))
@@ -58,7 +58,7 @@ pub fn plots(records: &[Record]) -> Vec<(&'static str, Plot)> {
         }
         plots.push(("throughput", plot("Throughput", "nodes", "bytes per second", series, true)));
     }
-    let published: Vec<&Record> =
+    let published: Vec<&RunRecord> =
         records.iter().filter(|record| PAPER_FUSIONFS_NODES.contains(&record.nodes)).collect();
     if is_intrepid("fusionfs") && !published.is_empty() {
         plots.push(("error", error(&published)));
@@ -101,7 +101,7 @@ pub fn plots(records: &[Record]) -> Vec<(&'static str, Plot)> {
 }
 
 /// Operations per second of each metadata phase, by scale.
-fn metadata(groups: &BTreeMap<(&str, &str), Vec<&Record>>) -> Vec<Series> {
+fn metadata(groups: &BTreeMap<(&str, &str), Vec<&RunRecord>>) -> Vec<Series> {
     let mut series = Vec::new();
     for (key, group) in groups {
         let mut phases: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
@@ -120,7 +120,7 @@ fn metadata(groups: &BTreeMap<(&str, &str), Vec<&Record>>) -> Vec<Series> {
 }
 
 /// How far the simulated throughput is from the published curve, by scale.
-fn error(records: &[&Record]) -> Plot {
+fn error(records: &[&RunRecord]) -> Plot {
     let mut groups: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
     for record in records {
         let published = PAPER_FUSIONFS_PER_NODE * f64::from(record.nodes);
@@ -191,7 +191,7 @@ fn per_cent(part: f64) -> String {
 }
 
 /// One page with the tables and plots of these runs.
-pub fn page(records: &[Record]) -> String {
+pub fn page(records: &[RunRecord]) -> String {
     let names: std::collections::BTreeSet<&str> =
         records.iter().map(|record| record.workload.as_str()).collect();
     let title = format!("zazen sim: {}", names.into_iter().collect::<Vec<_>>().join(", "));
@@ -288,7 +288,7 @@ pub fn page(records: &[Record]) -> String {
 }
 
 /// What a reader must know before believing the figures.
-fn trust(records: &[Record]) -> String {
+fn trust(records: &[RunRecord]) -> String {
     let clusters: std::collections::BTreeSet<&str> =
         records.iter().map(|record| record.cluster.as_str()).collect();
     let calibrated = records

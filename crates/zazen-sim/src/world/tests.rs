@@ -105,6 +105,19 @@ fn misses_cost_what_the_closed_form_says() {
     }
 }
 
+/// Ten times: the slowest of all ranks computes, then all write 1 GB at 100 MB/s; at last all read
+/// it at 200 MB/s. The slowest of 64 draws with σ = 0.02 takes about 1.05 times the median.
+#[test]
+fn checkpoint_and_restart_take_their_closed_form() {
+    let found = outcome(&job(64, named("checkpoint", 64)));
+    let phase = |name: &str| found.phases.iter().find(|phase| phase.name == name).unwrap();
+    assert_eq!((phase("write").bytes, phase("restart").bytes), (640 * 1_000_000_000, 64 * 1_000_000_000));
+    assert!((seconds(phase("write").times.max()) - 10.0).abs() < 0.01);
+    assert!((seconds(phase("restart").times.max()) - 5.0).abs() < 0.01);
+    let computing = seconds(found.makespan_ps) - 100.0 - 5.0;
+    assert!((computing / 600.0 - 1.05).abs() < 0.02, "{computing}");
+}
+
 #[test]
 fn a_barrier_waits_for_the_slowest_and_costs_log_p_rounds() {
     let mut job = job(

@@ -59,6 +59,7 @@ pub(super) fn verify(
         }
         let entry = node.store.entry(dataset, number)?;
         let good = if entry.is_some() { node.store.verify(dataset, number)? } else { None };
+        crate::spans::moved(entry.as_ref().map_or(0, |entry| entry.meta.length));
         let outcome = match good {
             Some(true) => Checked::Good,
             Some(false) => Checked::Bad,

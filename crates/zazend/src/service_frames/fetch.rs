@@ -1,4 +1,5 @@
-//! FETCH: fills the cache from the backing store (`zazen load`).
+//! FETCH fills the cache from the backing store (`zazen load`), BRING from a node that holds the
+//! frames.
 //!
 //! Invariant: the work ends with its caller: once the connection is closed, no frame is begun, and
 //! no further part of one is read. Once the daemon stops, no frame is begun.
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use zazen_call::{Caller, Line, may_say};
 use zazen_core::{Error, ErrorKind, Origin, Result, RunSet};
 use zazen_frames::load::{Loaded, Step, plan, result_of};
-use zazen_frames::messages::{Fetch, Fetched};
+use zazen_frames::messages::{Bring, Fetch, Fetched};
 use zazen_frames::stale::Held;
 
 /// Bytes copied at a time.
@@ -32,43 +33,67 @@ pub(super) fn fetch(
     ask: Fetch,
     line: &Line,
 ) -> Result<Fetched> {
+    from(node, sessions, caller, (ask.handle, ask.set, ask.origin), None, line)
+}
+
+/// BRING.
+pub(super) fn bring(
+    node: &Arc<Node>,
+    sessions: &Sessions,
+    caller: &Caller,
+    ask: Bring,
+    line: &Line,
+) -> Result<Fetched> {
+    node.peers.check_asks()?;
+    from(node, sessions, caller, (ask.handle, ask.set, Origin::Alien), Some(ask.holder), line)
+}
+
+/// Brings frames from the backing store, or from the node `holder`.
+fn from(
+    node: &Arc<Node>,
+    sessions: &Sessions,
+    caller: &Caller,
+    (handle, set, origin): (u32, RunSet, Origin),
+    holder: Option<u128>,
+    line: &Line,
+) -> Result<Fetched> {
     node.admit()?;
-    if ask.set.len() > FRAMES_MAX {
+    if set.len() > FRAMES_MAX {
         return Err(Error::new(
             ErrorKind::TooLarge,
-            format!(
-                "{} frames in one FETCH, the limit is {FRAMES_MAX}; ask for fewer at a time",
-                ask.set.len()
-            ),
+            format!("{} frames in one call, the limit is {FRAMES_MAX}; ask for fewer at a time", set.len()),
         ));
     }
-    let opened = sessions.with(caller.connection, |session| session.opened(ask.handle))?;
+    let opened = sessions.with(caller.connection, |session| session.opened(handle))?;
     opened.check(&node.store)?;
     // Its blocks are those of this series.
     opened.layout().ok();
     let (native, alien) = node.store.holdings(&opened.series());
-    let missing = ask.set.difference(&native).difference(&alien);
+    let missing = set.difference(&native).difference(&alien);
     let work = Work {
         node,
         opened: &opened,
         line,
         caller,
-        set: &ask.set,
+        set: &set,
         missing,
         since_ns: now_ns(),
         neighbours: node.neighbours.of(&opened),
-        origin: ask.origin,
+        origin,
+        holder,
         next: AtomicU64::new(0),
         found: Mutex::new(Fetched { fetched: 0, present: 0, bytes: 0, failed: Vec::new() }),
     };
-    let workers = (node.config().fetchers as u64).min(ask.set.len()).max(1);
+    let workers = (node.config().fetchers as u64).min(set.len()).max(1);
     std::thread::scope(|scope| {
         for _ in 1..workers {
             scope.spawn(|| work.run());
         }
         work.run();
     });
-    Ok(work.found.into_inner().unwrap_or_else(PoisonError::into_inner))
+    let found = work.found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    crate::spans::moved(found.bytes);
+    Ok(found)
 }
 
 struct Work<'a> {
@@ -82,6 +107,8 @@ struct Work<'a> {
     since_ns: u64,
     neighbours: Arc<Neighbours>,
     origin: Origin,
+    /// The node that has the frames; `None`: the backing store.
+    holder: Option<u128>,
     next: AtomicU64,
     found: Mutex<Fetched>,
 }
@@ -119,7 +146,7 @@ impl Work<'_> {
             Step::Promote | Step::Fetch => {}
         }
         let is_cut = || self.line.is_cut();
-        let whence = Whence { peers: true, stops: &is_cut };
+        let whence = Whence { peers: self.holder.is_none(), holder: self.holder, stops: &is_cut };
         let outcome = crate::fetch::fetch(node, opened, &source, number, self.origin, &mut file, whence)?;
         result_of(outcome, &node.config().name)
     }

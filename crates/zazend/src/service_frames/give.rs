@@ -1,8 +1,9 @@
-//! GET_BLOCK: gives a block of a file to the daemon of another node, which has opened the file for
-//! its own caller. Only holders of the cluster key can ask.
+//! GET_BLOCK and GET_PIECE: give a block of a file, or a part of a frame, to the daemon of another
+//! node, which has opened the file for its own caller. Only holders of the cluster key can ask.
 //!
-//! Invariants: the block comes from this node's cache or from the backing store, never from a third
-//! node; no more of it is read once the other daemon waits no more.
+//! Invariants: a block comes from this node's cache or from the backing store, never from a third
+//! node; a part of a frame comes from the cache alone; no more is read once the other daemon waits
+//! no more.
 
 use crate::fetch::{Whence, fetch, read_inline};
 use crate::fetcher::Outcome;
@@ -14,7 +15,7 @@ use zazen_backing::SourceFile;
 use zazen_call::{Caller, Line, Reply};
 use zazen_core::{Blocks, Error, ErrorKind, Origin, Result, Source};
 use zazen_frames::home::GIVEN_BYTES_MAX;
-use zazen_frames::messages::{GetBlock, GivenBlock};
+use zazen_frames::messages::{GetBlock, GetPiece, GivenBlock, GivenPiece};
 use zazen_wire::Message;
 use zazen_wire::checksum::frame_checksum;
 
@@ -46,10 +47,51 @@ pub(super) fn give(node: &Arc<Node>, caller: &Caller, ask: GetBlock, line: &Line
     Ok(Reply { payload: given.encode(), bulk, ..Reply::default() })
 }
 
+/// GET_PIECE.
+pub(super) fn piece(node: &Arc<Node>, caller: &Caller, ask: &GetPiece, line: &Line) -> Result<Reply> {
+    let refuse =
+        |kind, why: &str| Err(Error::new(kind, format!("frame {} of {}: {why}", ask.number, ask.dataset)));
+    if caller.is_local() {
+        return refuse(
+            ErrorKind::Unsupported,
+            "only daemons of other nodes ask for parts; read it by a scan",
+        );
+    }
+    node.admit()?;
+    if ask.length == 0 || ask.length > GIVEN_BYTES_MAX {
+        return refuse(ErrorKind::TooLarge, "its part has no bytes, or too many for one call");
+    }
+    let at = node.roots.locate(&ask.dataset)?;
+    let viewer = node.powers.viewer(caller)?;
+    let opened = OpenedDataset::new(at, ask.pattern.clone(), viewer, node.stops(line))?;
+    opened.check(&node.store)?;
+    opened.layout()?;
+    let absent = "this node does not hold it";
+    let Some(frame) = node.store.open_frame(&opened.series(), ask.number)? else {
+        return refuse(ErrorKind::NotFound, absent);
+    };
+    // The caller's rights open the source, or it gets nothing.
+    let file = opened.open_source(&frame.source, ask.number)?;
+    let seen = file.stat().validator;
+    if frame.meta.validator.is_none_or(|validator| !validator.looks_like(&seen)) {
+        return refuse(ErrorKind::Stale, "what this node holds is of another version of the file");
+    }
+    let end = ask.offset.checked_add(ask.length).filter(|end| *end <= frame.meta.length);
+    if end.is_none() {
+        return refuse(ErrorKind::InvalidArgument, "it ends before that part does");
+    }
+    let mut bulk = vec![0; ask.length as usize];
+    let read = frame.file.read_exact_at(&mut bulk, frame.offset + ask.offset);
+    read.map_err(|error| Error::io(format!("read the copy of frame {}", ask.number), error))?;
+    node.counters.peer_pieces_given.add(1);
+    let given = GivenPiece { meta: frame.meta, source: frame.source };
+    Ok(Reply { payload: given.encode(), bulk, ..Reply::default() })
+}
+
 fn bring(node: &Node, opened: &OpenedDataset, source: &Source, number: u64) -> Result<(GivenBlock, Vec<u8>)> {
     let mut file = opened.open_source(source, number)?;
     let stops = || opened.stops();
-    let whence = Whence { peers: false, stops: &stops };
+    let whence = Whence { peers: false, holder: None, stops: &stops };
     let outcome = fetch(node, opened, source, number, Origin::Alien, &mut file, whence)?;
     if matches!(outcome, Outcome::Stored(_) | Outcome::Given(_) | Outcome::Present)
         && let Some(found) = from_cache(node, opened, &*file, source, number)

@@ -50,7 +50,10 @@ impl Service for FramesService {
         let line = call.line.clone();
         let stops = move || node.admit().is_err() || line.is_cut();
         let share = share_of(&node.shares, call.function);
-        let _share = share.map(|(shares, patience)| shares.wait(caller, patience, stops)).transpose()?;
+        let wait = |(shares, patience): (&Arc<Shares>, Duration)| {
+            crate::spans::queued(|| shares.wait(caller, patience, stops))
+        };
+        let _share = share.map(wait).transpose()?;
         match call.function {
             frames_fn::OPEN => {
                 open::open(node, sessions, caller, messages::OpenDataset::decode(payload)?, &call.line)
@@ -98,6 +101,12 @@ impl Service for FramesService {
             frames_fn::GET_BLOCK => {
                 give::give(node, caller, messages::GetBlock::decode(payload)?, &call.line)
             }
+            frames_fn::GET_PIECE => {
+                give::piece(node, caller, &messages::GetPiece::decode(payload)?, &call.line)
+            }
+            frames_fn::BRING => {
+                fetch::bring(node, sessions, caller, messages::Bring::decode(payload)?, &call.line).map(reply)
+            }
             frames_fn::DATASETS => Ok(Reply {
                 payload: crate::status::datasets(node, caller).to_string().into_bytes(),
                 ..Reply::default()
@@ -129,6 +138,7 @@ fn share_of(shares: &AllShares, function: u16) -> Option<(&Arc<Shares>, Duration
     match function {
         frames_fn::OPEN
         | frames_fn::FETCH
+        | frames_fn::BRING
         | frames_fn::EVICT
         | frames_fn::VERIFY
         | frames_fn::LIST
@@ -138,7 +148,7 @@ fn share_of(shares: &AllShares, function: u16) -> Option<(&Arc<Shares>, Duration
         | frames_fn::SCAN_NOTES
         | frames_fn::READ_NOTES
         | frames_fn::DATASETS => Some((&shares.heavy, PATIENCE)),
-        frames_fn::GET_BLOCK => Some((&shares.given, PATIENCE_FOR_BLOCKS)),
+        frames_fn::GET_BLOCK | frames_fn::GET_PIECE => Some((&shares.given, PATIENCE_FOR_BLOCKS)),
         _ => None,
     }
 }
@@ -156,6 +166,8 @@ mod tests {
         let shares = AllShares::default();
         let of = |function| share_of(&shares, function).map(|(shares, _)| Arc::as_ptr(shares));
         assert_eq!(of(frames_fn::GET_BLOCK), Some(Arc::as_ptr(&shares.given)));
+        assert_eq!(of(frames_fn::GET_PIECE), Some(Arc::as_ptr(&shares.given)));
+        assert_eq!(of(frames_fn::BRING), Some(Arc::as_ptr(&shares.heavy)));
         assert_eq!(of(frames_fn::RECORDS), Some(Arc::as_ptr(&shares.heavy)));
         assert_eq!(of(frames_fn::READ_MANY), Some(Arc::as_ptr(&shares.heavy)));
         assert_eq!(of(frames_fn::SCAN_NOTES), Some(Arc::as_ptr(&shares.heavy)));

@@ -2,6 +2,13 @@
 
 use std::sync::OnceLock;
 
+/// Counts the machine's CPUs, once for the whole life of this process. A process that is about to
+/// give up its view of `/sys` calls this before: afterwards libc counts only the CPUs that the
+/// process is bound to, and an end that is bound to one would never spin.
+pub fn count_cpus() {
+    cpus_online();
+}
+
 /// CPUs of this machine that are online. This counts CPUs that the thread may not use, too: a rank
 /// that is bound to one core may well spin for a daemon on another.
 pub(crate) fn cpus_online() -> usize {

@@ -133,7 +133,7 @@ unsafe impl Sync for PoolBuffer {}
 
 impl PoolBuffer {
     /// `length` zeroed bytes from the heap; `None` if they are not to be had.
-    pub fn try_on_heap(length: usize) -> Option<PoolBuffer> {
+    pub(crate) fn try_on_heap(length: usize) -> Option<PoolBuffer> {
         let layout = Layout::from_size_align(length.max(1), POOL_ALIGN).ok()?;
         // SAFETY: the layout's size is not 0.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
@@ -142,7 +142,7 @@ impl PoolBuffer {
 
     /// [`PoolBuffer::try_on_heap`] for lengths that the program itself chose: ends the program if
     /// there is no memory.
-    pub fn on_heap(length: usize) -> PoolBuffer {
+    pub(crate) fn on_heap(length: usize) -> PoolBuffer {
         let Some(buffer) = PoolBuffer::try_on_heap(length) else {
             match Layout::from_size_align(length.max(1), POOL_ALIGN) {
                 Ok(layout) => handle_alloc_error(layout),

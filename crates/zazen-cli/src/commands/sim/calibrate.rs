@@ -19,7 +19,7 @@ const SPANS_BYTES_MAX: u64 = 4 << 30;
   zazen sim calibrate spans/ -o cluster.toml
   zazen sim run my-job.toml --cluster cluster.toml")]
 pub(crate) struct Calibrate {
-    /// Folders with files of spans
+    /// Folders with files of spans; each is one run
     #[arg(required = true, value_name = "FOLDER")]
     spans: Vec<PathBuf>,
     /// Write the cluster here
@@ -73,9 +73,11 @@ enum Format {
 }
 
 pub(crate) fn calibrate(arguments: &Calibrate) -> Result<()> {
-    let spans = spans_of(&arguments.spans)?;
+    let each = arguments.spans.iter().map(|folder| spans_of(std::slice::from_ref(folder)));
+    let runs = each.collect::<Result<Vec<Vec<Span>>>>()?;
     let base = super::run::cluster(&arguments.base)?;
-    let (mut cluster, estimates) = zazen_sim::calibrate::calibrate(&spans, &base, arguments.seed)?;
+    let (mut cluster, estimates) = zazen_sim::calibrate::calibrate(&runs, &base, arguments.seed)?;
+    let spans = runs.concat();
     cluster.baseline = Baseline::of(&spans).0;
     write_whole(&arguments.out, cluster.to_toml()?)?;
     output::print(&estimates_text(&estimates));
@@ -125,7 +127,7 @@ pub(crate) fn validate(arguments: &Validate) -> Result<()> {
             serde_json::json!({
                 "folder": folder, "op": row.op, "nodes": row.nodes, "calls": row.calls,
                 "recorded_s": row.recorded_s, "simulated_s": row.simulated_s, "error": row.error(),
-                "naive_error": row.naive_error(),
+                "naive_error": row.naive_error(), "paused_s": row.paused_s,
             })
         };
         let rows: Vec<_> = rows.iter().map(row).collect();

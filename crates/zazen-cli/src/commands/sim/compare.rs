@@ -4,7 +4,7 @@ use crate::output::{self, Table};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_sim::record::Record;
+use zazen_sim::record::RunRecord;
 
 /// The longest summary.
 const SUMMARY_BYTES_MAX: u64 = 1 << 30;
@@ -22,8 +22,9 @@ pub(crate) struct Compare {
 
 pub(crate) fn run(arguments: &Compare) -> Result<()> {
     let (one, other) = (records(&arguments.one)?, records(&arguments.other)?);
-    let key = |record: &Record| (record.workload.clone(), record.nodes, record.fidelity.clone(), record.seed);
-    let pairs: Vec<(&Record, &Record)> = one
+    let key =
+        |record: &RunRecord| (record.workload.clone(), record.nodes, record.fidelity.clone(), record.seed);
+    let pairs: Vec<(&RunRecord, &RunRecord)> = one
         .iter()
         .filter_map(|record| Some((record, other.iter().find(|found| key(found) == key(record))?)))
         .collect();
@@ -37,7 +38,7 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
     }
     let change = |one: f64, other: f64| if one > 0.0 { Some(other / one - 1.0) } else { None };
     if arguments.json {
-        let row = |(one, other): &(&Record, &Record)| {
+        let row = |(one, other): &(&RunRecord, &RunRecord)| {
             serde_json::json!({
                 "workload": one.workload, "nodes": one.nodes, "fidelity": one.fidelity, "seed": one.seed,
                 "makespan_s": [one.makespan_s, other.makespan_s],
@@ -82,7 +83,7 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
     Ok(())
 }
 
-fn records(folder: &Path) -> Result<Vec<Record>> {
+fn records(folder: &Path) -> Result<Vec<RunRecord>> {
     let path = folder.join("summary.json");
     let text = crate::parse::text_file(&path, SUMMARY_BYTES_MAX, "results")?;
     let refuse = |error: serde_json::Error| {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_sim::job::{JobFile, NodesText};
 use zazen_sim::program::{At, Program};
-use zazen_sim::record::Record;
+use zazen_sim::record::RunRecord;
 use zazen_sim::report::{csv, page, parquet};
 use zazen_sim::work::Work;
 use zazen_sim::{Cluster, Fidelity, Job, workloads};
@@ -113,7 +113,7 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
     };
     let results = sweep::run(&sweep)?;
     let missing = results.iter().filter(|result| result.is_none()).count();
-    let records: Vec<Record> = results.into_iter().flatten().collect();
+    let records: Vec<RunRecord> = results.into_iter().flatten().collect();
     if let Some(out) = &arguments.out {
         report(out, &records)?;
     }
@@ -281,7 +281,7 @@ pub(crate) fn cluster(name: &str) -> Result<Cluster> {
     Cluster::from_toml(&text).map_err(|error| error.within(name))
 }
 
-fn report(out: &Path, records: &[Record]) -> Result<()> {
+fn report(out: &Path, records: &[RunRecord]) -> Result<()> {
     for (name, text) in [
         ("runs", csv::runs(records)),
         ("phases", csv::phases(records)),
@@ -298,7 +298,7 @@ fn report(out: &Path, records: &[Record]) -> Result<()> {
         write_whole(&out.join(format!("{name}.png")), super::png::png(&plot)?)?;
     }
     write_whole(&out.join("index.html"), page::page(records))?;
-    let records = records.iter().map(Record::to_json).collect::<Result<Vec<String>>>()?;
+    let records = records.iter().map(RunRecord::to_json).collect::<Result<Vec<String>>>()?;
     write_whole(&out.join("summary.json"), format!("[{}]\n", records.join(",\n")))
 }
 
@@ -334,7 +334,7 @@ fn time(seconds: f64) -> String {
     }
 }
 
-fn table(records: &[Record]) -> Lines {
+fn table(records: &[RunRecord]) -> Lines {
     let mut runs = Table::new(&[
         ">nodes",
         "network",
@@ -385,7 +385,7 @@ fn table(records: &[Record]) -> Lines {
 }
 
 /// What a reader must know before believing the figures.
-fn notes(records: &[Record]) {
+fn notes(records: &[RunRecord]) {
     let Some(last) = records.last() else { return };
     let calibrated = last.origin.values().filter(|from| from.starts_with("calibrated")).count();
     let trust = match calibrated {
@@ -400,7 +400,7 @@ fn notes(records: &[Record]) {
 }
 
 /// The fidelities side by side, and how far each is from `hop`.
-fn comparison(records: &[Record]) -> Lines {
+fn comparison(records: &[RunRecord]) -> Lines {
     let mut table = Table::new(&[
         ">nodes",
         "fidelity",
@@ -410,7 +410,7 @@ fn comparison(records: &[Record]) -> Lines {
         ">against hop",
         ">events",
     ]);
-    let metadata = |record: &Record| {
+    let metadata = |record: &RunRecord| {
         let phases = record.phases.iter().filter(|phase| phase.is_metadata);
         let (steps, sum) = phases.fold((0.0, 0.0), |(steps, sum), phase| {
             (steps + phase.steps as f64, sum + phase.steps as f64 * phase.mean_s)

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_sim::record::{Record, digest};
+use zazen_sim::record::{RunRecord, digest};
 use zazen_sim::{Job, memory_bytes};
 
 /// Part of the machine's free memory that runs may take together.
@@ -30,9 +30,9 @@ pub(crate) struct Sweep<'a> {
 
 /// The records in the order of the jobs; `None` for those that an interruption kept from being
 /// done.
-pub(crate) fn run(sweep: &Sweep) -> Result<Vec<Option<Record>>> {
+pub(crate) fn run(sweep: &Sweep) -> Result<Vec<Option<RunRecord>>> {
     let threads = threads(sweep)?;
-    let found: Vec<Option<Record>> = match sweep.out.filter(|_| sweep.resume) {
+    let found: Vec<Option<RunRecord>> = match sweep.out.filter(|_| sweep.resume) {
         Some(out) => sweep.jobs.iter().map(|job| kept(out, job)).collect(),
         None => vec![None; sweep.jobs.len()],
     };
@@ -93,7 +93,7 @@ fn one(
     interrupted: &AtomicBool,
     bar: &ProgressBar,
     done: &AtomicU64,
-) -> Result<Option<Record>> {
+) -> Result<Option<RunRecord>> {
     if interrupted.load(Ordering::Relaxed) {
         return Ok(None);
     }
@@ -110,7 +110,7 @@ fn one(
     let outcome = outcome.map_err(|error| error.within(format!("{} at {} nodes", job.name, job.nodes)))?;
     let Some(outcome) = outcome else { return Ok(None) };
     done.fetch_add(steps_of(job).saturating_sub(before), Ordering::Relaxed);
-    let record = Record::new(job, &outcome);
+    let record = RunRecord::new(job, &outcome);
     if let Some(out) = out {
         keep(out, job, &record)?;
     }
@@ -122,13 +122,13 @@ fn place(out: &Path, job: &Job) -> PathBuf {
 }
 
 /// The record of a run that was finished before; nothing if there is none, or it was cut.
-fn kept(out: &Path, job: &Job) -> Option<Record> {
+fn kept(out: &Path, job: &Job) -> Option<RunRecord> {
     let text = std::fs::read_to_string(place(out, job)).ok()?;
-    Record::from_json(&text).ok().filter(|record| record.job == digest(job))
+    RunRecord::from_json(&text).ok().filter(|record| record.job == digest(job))
 }
 
 /// Keeps a record. It is there whole or not at all.
-fn keep(out: &Path, job: &Job, record: &Record) -> Result<()> {
+fn keep(out: &Path, job: &Job, record: &RunRecord) -> Result<()> {
     let place = place(out, job);
     super::files::write_whole(&place, record.to_json()?)
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_locate::{Hdfs, HdfsUrl, Locations, Locator, open_index};
+use zazen_locate::{Hdfs, HdfsUrl, Locations, Locator, Storage, open_index};
 
 /// The most replicas; HDFS's own limit is 512.
 const COPIES_MAX: u32 = 512;
@@ -37,7 +37,7 @@ pub(super) struct Load {
 
 pub(super) fn run(arguments: &Load) -> Result<()> {
     let opened = open_index(&arguments.index)?;
-    if opened.hdfs.is_some() || opened.index_files.is_empty() {
+    if opened.storage != Storage::Mounted || opened.index_files.is_empty() {
         let why = "give an index file in a mounted directory; it and the files that it names are copied";
         return Err(Error::new(ErrorKind::InvalidArgument, format!("{}: {why}", arguments.index.display())));
     }

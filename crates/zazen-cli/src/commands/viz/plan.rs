@@ -11,7 +11,8 @@ use std::path::PathBuf;
 use zazen_client::Target;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_locate::{
-    FrameCaches, Hdfs, HdfsUrl, HostsTable, Located, Locations, Locator, OpenedIndex, open_index,
+    FrameCaches, Hdfs, HdfsUrl, HostsTable, InNamespace, Located, Locations, Locator, OpenedIndex, Storage,
+    open_index_with,
 };
 use zazen_match::{FileAt, Matched, Problem, Strategy, match_files, sticky};
 
@@ -24,9 +25,11 @@ const SHOWN_MAX: usize = 40;
   zazen viz plan '/lustre/ocean/step{t}/block{b}.vtu' --ranks hosts.txt --step 0
   zazen viz plan ts.pvd --ranks hosts.txt --hosts table.txt --strategy bytes --json
   zazen viz plan hdfs://namenode/ocean/ts.vtm.series --ranks hosts.txt
+  zazen viz plan namespace:/ocean/ts.vtm.series --ranks hosts.txt
 
 hosts.txt has the host of each rank, as for mpiexec: a host a line, HOST:RANKS, or HOST slots=RANKS.
-Without --hosts and --hdfs, the caches of the nodes are asked (--nodes, the testbed, or $ZAZEN_NODES).")]
+Without --hosts and --hdfs, the caches of the nodes are asked (--nodes, the testbed, or $ZAZEN_NODES).
+Of files in the namespace, in a mount of it or by namespace:/PATH, one of these nodes is asked.")]
 pub(super) struct Plan {
     /// An index (.vtm.series, .pvd, .vtm, .vtpd, .pvtu, .csv, …), or a pattern with {t} and {b}
     #[arg(value_name = "INDEX")]
@@ -68,7 +71,7 @@ struct Planned {
 
 pub(super) fn run(arguments: &Plan) -> Result<()> {
     let ranks = read(&arguments.ranks)?;
-    let opened = open_index(&arguments.index)?;
+    let opened = open_index_with(&arguments.index, &|| arguments.targets.namespace())?;
     let steps = arguments.steps(&opened)?;
     for step in &steps {
         if let Some(trouble) = &opened.index.steps[*step].trouble {
@@ -210,8 +213,11 @@ impl Plan {
         if let Some(url) = &self.hdfs {
             return Ok(Box::new(Hdfs::of_environment(HdfsUrl::parse(url)?)));
         }
-        if let Some(url) = &opened.hdfs {
+        if let Storage::Hdfs(url) = &opened.storage {
             return Ok(Box::new(Hdfs::of_environment(url.clone())));
+        }
+        if let Some(directory) = opened.in_namespace()? {
+            return Ok(Box::new(InNamespace::new(self.targets.namespace()?, &directory)));
         }
         let nodes = self.targets.nodes()?.into_iter().map(|node| {
             let host = match &node.target {

@@ -23,6 +23,7 @@ const SHOWN_MAX: usize = 40;
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
   ZAZEN_VIZ_RECORD=/shared/run1 mpiexec -n 8 python render.py && zazen viz report /shared/run1
+  zazen viz report /shared/run1 --ranks
   zazen viz report stock/ blind/ matched/ --html reads.html
 
 Each folder is one run. The page has a plot of each run's read calls, on one scale.")]
@@ -33,6 +34,9 @@ pub(super) struct Report {
     /// Write a page with a plot of the read calls
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Show each rank of each step
+    #[arg(long)]
+    ranks: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -71,8 +75,21 @@ struct Step {
     seconds: f64,
     kept: bool,
     ahead: bool,
-    #[serde(skip)]
-    lines: u32,
+    /// What each rank had of it, by rank.
+    ranks: Vec<Share>,
+}
+
+/// A rank's share of a step.
+#[derive(Clone, Debug, Default, Serialize)]
+struct Share {
+    rank: u32,
+    local_bytes: u64,
+    remote_bytes: u64,
+    store_bytes: u64,
+    wait_s: f64,
+    seconds: f64,
+    kept: bool,
+    ahead: bool,
 }
 
 /// Read calls.
@@ -84,6 +101,9 @@ struct Reads {
     p99_s: f64,
     max_s: f64,
     outliers: usize,
+    /// A call beyond this is an outlier.
+    #[serde(skip)]
+    limit_s: f64,
 }
 
 /// A run.
@@ -109,7 +129,7 @@ pub(super) fn run(arguments: &Report) -> Result<()> {
         return output::json_of("report", &runs);
     }
     for run in &runs {
-        output::print(&as_table(run));
+        output::print(&as_table(run, arguments.ranks));
     }
     Ok(())
 }
@@ -174,11 +194,23 @@ fn summed(folder: String, ranks: usize, lines: &[Line]) -> Run {
         step.seconds = step.seconds.max(line.seconds);
         step.kept |= line.kept;
         step.ahead |= line.ahead;
-        step.lines += 1;
+        step.ranks.push(Share {
+            rank: line.rank,
+            local_bytes: line.local_bytes,
+            remote_bytes: line.remote_bytes,
+            store_bytes: line.store_bytes,
+            wait_s: line.wait_s,
+            seconds: line.seconds,
+            kept: line.kept,
+            ahead: line.ahead,
+        });
         calls.extend(line.reads_s.iter().map(|seconds| (line.time, *seconds)));
     }
     let mut steps: Vec<Step> = steps.into_values().collect();
-    steps.iter_mut().for_each(|step| step.wait_s_mean /= f64::from(step.lines.max(1)));
+    for step in &mut steps {
+        step.wait_s_mean /= step.ranks.len().max(1) as f64;
+        step.ranks.sort_by_key(|share| share.rank);
+    }
     let quick = steps.iter().filter(|step| step.seconds <= PATIENCE_S).count();
     let within_10_s = quick as f64 / steps.len().max(1) as f64;
     let strategy = lines.first().map_or(String::new(), |line| line.strategy.clone());
@@ -197,10 +229,10 @@ fn reads(calls: &[f64]) -> Reads {
     let limit = mean_s + OUTLIER_DEVIATIONS * deviation_s;
     let outliers = sorted.iter().filter(|call| **call > limit).count();
     let p99_s = sorted[(count * 99).div_ceil(100) - 1];
-    Reads { count, mean_s, deviation_s, p99_s, max_s, outliers }
+    Reads { count, mean_s, deviation_s, p99_s, max_s, outliers, limit_s: limit }
 }
 
-fn as_table(run: &Run) -> Lines {
+fn as_table(run: &Run, by_rank: bool) -> Lines {
     let mut table = Table::new(&[
         "time",
         ">local",
@@ -213,11 +245,7 @@ fn as_table(run: &Run) -> Lines {
         "",
     ]);
     for step in run.steps.iter().take(SHOWN_MAX) {
-        let how = match (step.kept, step.ahead) {
-            (true, _) => "kept",
-            (_, true) => "fetched ahead",
-            _ => "",
-        };
+        let how = how(step.kept, step.ahead);
         table.row(vec![
             step.time.to_string(),
             human_bytes(step.local_bytes),
@@ -229,6 +257,19 @@ fn as_table(run: &Run) -> Lines {
             format!("{:.4}", step.seconds),
             how.to_owned(),
         ]);
+        for share in step.ranks.iter().filter(|_| by_rank) {
+            table.row(vec![
+                String::new(),
+                human_bytes(share.local_bytes),
+                human_bytes(share.remote_bytes),
+                human_bytes(share.store_bytes),
+                String::new(),
+                format!("{:.4}", share.wait_s),
+                share.rank.to_string(),
+                format!("{:.4}", share.seconds),
+                self::how(share.kept, share.ahead).to_owned(),
+            ]);
+        }
     }
     let mut text = Lines::default();
     text.line(format!("{}: {} ranks, strategy {}", run.folder, run.ranks, run.strategy));
@@ -237,7 +278,7 @@ fn as_table(run: &Run) -> Lines {
     if more > 0 {
         text.line(format!("… {more} more steps; --json shows all"));
     }
-    let Reads { count, mean_s, deviation_s, p99_s, max_s, outliers } = run.reads;
+    let Reads { count, mean_s, deviation_s, p99_s, max_s, outliers, .. } = run.reads;
     text.line(format!(
         "{count} read calls: mean {mean_s:.4} s, deviation {deviation_s:.4}, p99 {p99_s:.4}, most \
          {max_s:.4}, {outliers} beyond the mean and 3 deviations; {:.1} % of steps within 10 s",
@@ -246,8 +287,18 @@ fn as_table(run: &Run) -> Lines {
     text
 }
 
-/// One plot for each run: time steps across, seconds of each read call up, and the mean and p99 as
-/// lines. All on one scale, which is logarithmic.
+/// How a step came to be there, beyond reading it.
+fn how(kept: bool, ahead: bool) -> &'static str {
+    match (kept, ahead) {
+        (true, _) => "kept",
+        (_, true) => "fetched ahead",
+        _ => "",
+    }
+}
+
+/// One plot for each run: time steps across, seconds of each read call up, the mean and p99 as
+/// lines, the deviation around the mean as a band, outliers marked. All on one scale, which is
+/// logarithmic.
 fn html(runs: &[Run]) -> String {
     const SIZE: (f64, f64) = (720.0, 240.0);
     let all = || runs.iter().flat_map(|run| run.calls.iter());
@@ -265,11 +316,11 @@ fn html(runs: &[Run]) -> String {
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Read calls</title>\n\
          <style>body{font-family:sans-serif;max-width:50em;margin:2em auto}svg{background:#f4f4f4}</style>\n\
          <h1>Read calls</h1><p>Each dot is one read call of one rank: the step's time across, its seconds up \
-         (logarithmic, one scale for all runs). The line is the mean, the dashed line the 99th \
-         percentile.</p>\n",
+         (logarithmic, one scale for all runs). The line is the mean, the band one deviation around it, the \
+         dashed line the 99th percentile. Red dots are outliers: beyond the mean and 3 deviations.</p>\n",
     );
     for run in runs {
-        let Reads { count, mean_s, deviation_s, p99_s, outliers, .. } = run.reads;
+        let Reads { count, mean_s, deviation_s, p99_s, outliers, limit_s, .. } = run.reads;
         let _ = writeln!(
             page,
             "<h2>{} ({})</h2><p>{count} calls: mean {mean_s:.4} s, deviation {deviation_s:.4} s, p99 \
@@ -281,10 +332,18 @@ fn html(runs: &[Run]) -> String {
             SIZE.0,
             SIZE.1
         );
+        let (top, bottom) = (y(mean_s + deviation_s).max(0.0), y(mean_s - deviation_s).min(SIZE.1));
+        let _ = write!(
+            page,
+            "<rect class=\"deviation\" x=\"0\" y=\"{top:.1}\" width=\"{}\" height=\"{:.1}\" fill=\"#fd9\"/>",
+            SIZE.0,
+            (bottom - top).max(0.0)
+        );
         for (time, seconds) in &run.calls {
+            let (size, colour) = if *seconds > limit_s { (3, "#d22") } else { (2, "#27a") };
             let _ = write!(
                 page,
-                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"2\" fill=\"#27a\"/>",
+                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"{size}\" fill=\"{colour}\"/>",
                 x(*time),
                 y(*seconds)
             );

@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 
 /// Who shares the places of peers that have proven nothing yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Origin {
+pub(crate) enum PeerGroup {
     /// A user of this machine; `None` if the kernel does not say which one.
     Here(Option<u32>),
     /// Another machine. IPv6 addresses with equal first 64 bits count as one machine, because one
@@ -20,26 +20,26 @@ pub(crate) enum Origin {
     There(IpAddr),
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for PeerGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::Here(Some(uid)) => write!(f, "user {uid} of this machine"),
-            Origin::Here(None) => write!(f, "this machine"),
-            Origin::There(IpAddr::V6(prefix)) => write!(f, "{prefix}/64"),
-            Origin::There(address) => write!(f, "{address}"),
+            PeerGroup::Here(Some(uid)) => write!(f, "user {uid} of this machine"),
+            PeerGroup::Here(None) => write!(f, "this machine"),
+            PeerGroup::There(IpAddr::V6(prefix)) => write!(f, "{prefix}/64"),
+            PeerGroup::There(address) => write!(f, "{address}"),
         }
     }
 }
 
 /// Asks the kernel about peers. It keeps one socket for that.
-pub(crate) struct Origins {
+pub(crate) struct PeerGroups {
     diag: Option<OwnedFd>,
     asked: u32,
 }
 
-impl Origins {
-    /// Without a socket, users of this machine are one origin; the log says so.
-    pub(crate) fn new() -> Origins {
+impl PeerGroups {
+    /// Without a socket, users of this machine are one group; the log says so.
+    pub(crate) fn new() -> PeerGroups {
         let kind = (AddressFamily::NETLINK, SocketType::DGRAM, SocketFlags::CLOEXEC);
         let diag = rustix::net::socket_with(kind.0, kind.1, kind.2, Some(netlink::SOCK_DIAG));
         let diag = diag.inspect_err(|errno| {
@@ -49,18 +49,18 @@ impl Origins {
                  packaging/zazend.service does"
             );
         });
-        Origins { diag: diag.ok(), asked: 0 }
+        PeerGroups { diag: diag.ok(), asked: 0 }
     }
 
     /// Where the peer at `peer` comes from, whose connection has the address `own` here.
-    pub(crate) fn of(&mut self, peer: SocketAddr, own: SocketAddr) -> Origin {
+    pub(crate) fn of(&mut self, peer: SocketAddr, own: SocketAddr) -> PeerGroup {
         let (peer, own) = (canonical(peer), canonical(own));
         // A machine may have many addresses, so the kernel is asked about every peer.
         let user = self.uid(peer, own);
         if user.is_some() || peer.ip().is_loopback() || peer.ip() == own.ip() {
-            return Origin::Here(user);
+            return PeerGroup::Here(user);
         }
-        Origin::There(match peer.ip() {
+        PeerGroup::There(match peer.ip() {
             IpAddr::V6(address) => {
                 let words = address.segments();
                 IpAddr::V6(Ipv6Addr::new(words[0], words[1], words[2], words[3], 0, 0, 0, 0))
@@ -162,8 +162,8 @@ mod tests {
         Some((from, listener.accept().unwrap().0))
     }
 
-    fn origin(accepted: &TcpStream) -> Origin {
-        Origins::new().of(accepted.peer_addr().unwrap(), accepted.local_addr().unwrap())
+    fn peer_group(accepted: &TcpStream) -> PeerGroup {
+        PeerGroups::new().of(accepted.peer_addr().unwrap(), accepted.local_addr().unwrap())
     }
 
     #[test]
@@ -174,7 +174,7 @@ mod tests {
                 eprintln!("this machine has no address {address}");
                 continue;
             };
-            assert_eq!(origin(&accepted), Origin::Here(Some(own)), "{address}");
+            assert_eq!(peer_group(&accepted), PeerGroup::Here(Some(own)), "{address}");
         }
     }
 
@@ -182,14 +182,18 @@ mod tests {
     fn a_socket_that_is_closed_is_nobodys() {
         let (from, accepted) = pair("127.0.0.1").unwrap();
         let (peer, own) = (accepted.peer_addr().unwrap(), accepted.local_addr().unwrap());
-        let mut origins = Origins::new();
+        let mut peer_groups = PeerGroups::new();
         drop(from);
-        assert_eq!(origins.of(peer, own), Origin::Here(None));
+        assert_eq!(peer_groups.of(peer, own), PeerGroup::Here(None));
         drop(accepted);
-        assert_eq!(origins.of(peer, own), Origin::Here(None), "nor is one that waits for late packets");
+        assert_eq!(
+            peer_groups.of(peer, own),
+            PeerGroup::Here(None),
+            "nor is one that waits for late packets"
+        );
     }
 
-    /// A user cannot become another origin by connecting from another address of this machine.
+    /// A user cannot become another group by connecting from another address of this machine.
     #[test]
     fn a_peer_of_this_machine_is_its_user_whatever_its_address() {
         if !rustix::process::geteuid().is_root() {
@@ -218,16 +222,16 @@ mod tests {
             rustix::net::bind(&from, &other).unwrap();
             rustix::net::connect(&from, &own).unwrap();
             let accepted = listener.accept().unwrap().0;
-            Some(origin(&accepted))
+            Some(peer_group(&accepted))
         });
         if let Some(found) = found.join().unwrap() {
-            assert_eq!(found, Origin::Here(Some(0)));
+            assert_eq!(found, PeerGroup::Here(Some(0)));
         }
     }
 
     #[test]
     fn another_machine_is_its_address_or_its_ipv6_prefix() {
-        let of = |peer: &str| Origins::new().of(peer.parse().unwrap(), "10.0.0.9:1".parse().unwrap());
+        let of = |peer: &str| PeerGroups::new().of(peer.parse().unwrap(), "10.0.0.9:1".parse().unwrap());
         assert_eq!(of("10.0.0.1:7"), of("10.0.0.1:8"));
         assert_ne!(of("10.0.0.1:7"), of("10.0.0.2:7"));
         assert_eq!(of("[::ffff:10.0.0.1]:7"), of("10.0.0.1:7"));
