@@ -8,8 +8,9 @@
 //!   their holder; `keeper`, `waiting`: what is done for them in the background; `scrub`: a look at
 //!   all; `copies`, `incoming`: copies on other nodes; `balance`: files that move to other nodes;
 //!   `place`: where new files go when the disk is full;
-//! - `route`: operations to the primaries of their partitions; `looks`: how long a call may look at
-//!   directories above; `session`, `handles`: what a caller has open;
+//! - `route`: operations to the primaries of their partitions; `away`: primaries that were waited
+//!   for in vain; `looks`: how long a call may look at directories above; `session`, `handles`:
+//!   what a caller has open;
 //! - `service`: who may call what; `proof`, `peers`, `admission`: nodes prove who they are;
 //!   `squash`: what root is here; `quota`, `books`, `limit`: how much users and directories may
 //!   take;
@@ -21,6 +22,7 @@
 //! a caller. An object that should be here and is not is an error, never an empty file.
 
 mod admission;
+mod away;
 mod balance;
 mod books;
 mod copies;

@@ -78,6 +78,8 @@ struct Known {
     of_map: HashMap<String, Vec<u128>>,
     /// Nodes that the map does not have, or not there, and that proved to be there.
     came: HashMap<String, u128>,
+    /// Who was asked whether it is this node and did not prove it, and when.
+    unproved: HashMap<(String, u128), Instant>,
 }
 
 /// What is called: a node of the map only, or also one that wants to come in.
@@ -198,17 +200,28 @@ impl Links {
             if of_map || known.came.get(address) == Some(&key) {
                 return true;
             }
+            // Envelopes come all the time, and each question takes a connection.
+            let asked = known.unproved.get(&(address.to_owned(), key));
+            if asked.is_some_and(|asked| asked.elapsed() < HOLD_OFF) {
+                return false;
+            }
         }
-        match self.way.connect_to(address, |proved| proved == key) {
+        let confirmed = self.way.connect_to(address, |proved| proved == key);
+        let mut known = lock(&self.way.known);
+        if known.came.len() >= CAME_MAX {
+            known.came.clear();
+        }
+        if known.unproved.len() >= CAME_MAX {
+            known.unproved.clear();
+        }
+        match confirmed {
             Ok(_) => {
-                let mut known = lock(&self.way.known);
-                if known.came.len() >= CAME_MAX {
-                    known.came.clear();
-                }
+                known.unproved.remove(&(address.to_owned(), key));
                 known.came.insert(address.to_owned(), key);
                 true
             }
             Err(error) => {
+                known.unproved.insert((address.to_owned(), key), Instant::now());
                 tracing::debug!("namespace: a node says that it is at {address}: {error}");
                 false
             }

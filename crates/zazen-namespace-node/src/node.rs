@@ -1,5 +1,6 @@
 //! A node of the namespace, as its service uses it.
 
+use crate::away::Away;
 use crate::books::Quotas;
 use crate::driver::{Bytes, Driver, wall_ns};
 use crate::engine::{Engine as _, Forming};
@@ -104,6 +105,8 @@ pub struct NamespaceNode {
     pub(crate) links: Arc<Links>,
     pub(crate) sessions: Mutex<HashMap<u64, Arc<Session>>>,
     pub(crate) slots: Slots,
+    /// Other nodes that were waited for in vain.
+    pub(crate) away: Away,
     /// How large directories are split, as far as operations met them.
     pub(crate) layouts: Mutex<Layouts>,
     /// Length, blocks and time of objects as the metadata was told last.
@@ -205,6 +208,7 @@ impl NamespaceNode {
             links,
             sessions: Mutex::default(),
             slots: Slots::default(),
+            away: Away::default(),
             layouts: Mutex::default(),
             committed: Mutex::default(),
             unsynced: Mutex::default(),

@@ -2,7 +2,8 @@
 //! answered.
 //!
 //! A request keeps its number when it is repeated, so it is executed once, whatever is lost on the
-//! way. After [`PATIENCE`] its outcome is unknown, and the caller is told so.
+//! way. After [`PATIENCE`] its outcome is unknown, and the caller is told so. A node that could not
+//! be reached for so long is tried for a moment only from then on (`away`).
 //!
 //! The life of this node may end meanwhile: its lease ran out while it was paused, or while the
 //! others did not hear it. It then begins a new life, and what was not executed is asked anew in
@@ -11,7 +12,7 @@
 use crate::handles::{Session, lock};
 use crate::links::Failed;
 use crate::node::NamespaceNode;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use zazen_core::{Credentials, Error, ErrorKind};
@@ -242,8 +243,12 @@ impl NamespaceNode {
         // Which may have been executed by a try that was not answered.
         let mut perhaps = vec![false; requests.len()];
         let mut pause = PAUSE;
+        let begun = Instant::now();
+        let mut is_known = true;
         loop {
             let map = self.map();
+            // To whom no connection could be made just now.
+            let mut unreached = BTreeSet::new();
             let mut groups: BTreeMap<NodeNo, Vec<usize>> = BTreeMap::new();
             for (at, request) in requests.iter_mut().enumerate() {
                 if answers[at].is_some() {
@@ -270,7 +275,23 @@ impl NamespaceNode {
                     self.execute(batch, left).into_iter().map(Some).collect()
                 } else {
                     let address = map.nodes.iter().find(|node| node.node == primary);
-                    address.map(|node| self.forward(&node.addr, batch, left)).unwrap_or_default()
+                    match address.and_then(|node| self.forward(&node.addr, batch, left)) {
+                        Some(responses) => {
+                            self.away.is_reached(primary);
+                            responses
+                        }
+                        None => {
+                            unreached.insert(primary);
+                            if self.away.gives_up(primary, begun.elapsed()) {
+                                for at in group {
+                                    let unknown = Answer::refused(Errno::ETIMEDOUT);
+                                    answers[*at] = Some(Outcome::Answered(unknown));
+                                    is_known &= !perhaps[*at];
+                                }
+                            }
+                            Vec::new()
+                        }
+                    }
                 };
                 for (at, response) in group.iter().zip(responses) {
                     let answer = response.filter(|response| response.number == requests[*at].number);
@@ -298,29 +319,40 @@ impl NamespaceNode {
             let open = answers.iter().any(Option::is_none);
             let late = Instant::now() >= deadline || self.stopping.load(Ordering::Relaxed);
             if !open || late || self.driver.broken().is_some() {
+                if open && begun.elapsed() >= PATIENCE / 2 {
+                    unreached.into_iter().for_each(|node| self.away.waited_in_vain(node));
+                }
                 let unknown = || Outcome::Answered(Answer::refused(Errno::ETIMEDOUT));
-                return (answers.into_iter().map(|answer| answer.unwrap_or_else(unknown)).collect(), !open);
+                return (
+                    answers.into_iter().map(|answer| answer.unwrap_or_else(unknown)).collect(),
+                    is_known && !open,
+                );
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 
-    /// Asks another daemon. `None` for each that may have come there and was not answered; nothing
-    /// if none came there.
-    fn forward(&self, address: &str, requests: Vec<Request>, patience: Duration) -> Vec<Option<Response>> {
+    /// Asks another daemon. `None` if there is no connection to it, so that no request came there;
+    /// `None` for each request that may have come there and was not answered.
+    fn forward(
+        &self,
+        address: &str,
+        requests: Vec<Request>,
+        patience: Duration,
+    ) -> Option<Vec<Option<Response>>> {
         let asked = requests.len();
         let payload = Requests { requests }.encode();
         let called = self.links.try_call(address, namespace_fn::REQUEST, &payload, &[], patience);
         let reply = match called {
             Err(Failed::Before(error)) => {
                 tracing::debug!("namespace: requests to {address}: {error}");
-                return Vec::new();
+                return None;
             }
             Err(Failed::Meanwhile(error)) => Err(error),
             Ok(reply) => Ok(reply),
         };
-        match reply.and_then(|reply| Responses::decode(&reply.payload)) {
+        Some(match reply.and_then(|reply| Responses::decode(&reply.payload)) {
             Ok(responses) if responses.responses.len() == asked => {
                 responses.responses.into_iter().map(Some).collect()
             }
@@ -329,7 +361,7 @@ impl NamespaceNode {
                 tracing::debug!("namespace: requests to {address}: {error}");
                 vec![None; asked]
             }
-        }
+        })
     }
 
     /// Asks one operation.

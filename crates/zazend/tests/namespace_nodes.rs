@@ -442,10 +442,13 @@ fn a_node_back_with_an_empty_disk_takes_part_as_a_new_one() {
 fn at_one_replica_a_dead_nodes_part_is_refused_and_comes_back_with_it() {
     let mut cluster = Cluster::with(3, &["--namespace-replicas", "1"]);
     let (one, two) = (cluster.client(0), cluster.client(2));
-    // Each refusal takes as long as an operation may take.
     let files: Vec<String> = (0..2).map(|at| format!("/f{at}")).collect();
     for (at, path) in files.iter().enumerate() {
         write(if at % 2 == 0 { &one } else { &two }, path, path.as_bytes()).unwrap();
+    }
+    let folders: Vec<String> = (0..12).map(|at| format!("/d{at}")).collect();
+    for folder in &folders {
+        one.mkdir(None, folder.as_bytes(), 0o755).unwrap();
     }
     cluster.kill(2);
     for (at, path) in files.iter().enumerate() {
@@ -455,10 +458,18 @@ fn at_one_replica_a_dead_nodes_part_is_refused_and_comes_back_with_it() {
             _ => assert!(got.is_err(), "the bytes of {path} were on the dead node: {got:?}"),
         }
     }
+    // Only the first refusal takes as long as an operation may take: these would take minutes.
+    for folder in &folders {
+        let got = one.stat(None, folder.as_bytes(), true).map(drop);
+        assert!(matches!(got, Ok(()) | Err(Errno::ETIMEDOUT)), "{folder}: {got:?}");
+    }
     cluster.start(2);
     drop(cluster.client(2));
     for path in &files {
         eventually("the file is there again", || read(&one, path) == Ok(path.clone().into_bytes()));
+    }
+    for folder in &folders {
+        eventually("the folder is there again", || one.stat(None, folder.as_bytes(), true).is_ok());
     }
 }
 
