@@ -164,8 +164,20 @@ impl World {
                 self.checks.excuse_frame(frame);
                 self.tell(|| format!("somebody: {frame} in version {version}"));
             }
-            Event::Trouble(trouble) => self.trouble(trouble),
+            Event::Trouble(trouble) => {
+                self.trouble(trouble);
+                self.bury_the_dead();
+            }
             Event::Calm => self.calm_down(),
+        }
+    }
+
+    /// Ends the daemons whose disks died under what an administrator did to them.
+    fn bury_the_dead(&mut self) {
+        for node in 0..self.nodes.len() {
+            if self.nodes[node].store.is_some() && self.nodes[node].disk.is_dead() {
+                self.disk_died(node);
+            }
         }
     }
 
