@@ -124,6 +124,8 @@ impl World {
                 self.hosts[host].gone_as = self.hosts[host].node.as_ref().map(|node| node.number());
                 self.hosts[host].stop(true);
                 self.hosts[host].is_gone = true;
+                // No other dies at a later write: that would be a second loss at the same time.
+                self.hosts.iter().for_each(|other| other.disk.crash_at(u64::MAX));
             }
             9 if self.is_whole() && (has_backups || p.rot) && is_up => self.spoil(host),
             _ => {
