@@ -9,7 +9,7 @@ const SEEDS_MAX: u64 = 200;
 #[test]
 fn no_seed_breaks_a_promise() {
     let (mut pushed, mut read, mut faults, mut ends) = (0, 0, 0, 0);
-    // 5761: a disk dies while an administrator pins a dataset, and its daemon is asked nothing more.
+    // 5761: a disk dies while a dataset is pinned, and its daemon is asked nothing more.
     for seed in (0..300).chain([5_761]) {
         let outcome = run(seed, None);
         assert_eq!(outcome.violation, None, "seed {seed}: cargo run -p zazen-vopr -- --seed {seed} --story");
