@@ -25,7 +25,11 @@ PAGES = sorted(
     for path in (ROOT / folder).glob("*.md")
 )
 # Flags that only programs of other names have; each page that names one says whose it is.
-OTHER_FLAGS = {"--lose", "--nodelist", "--rate", "--root", "--pjdfstest", "--symmetric"}
+OTHER_FLAGS = {"--lose", "--rate", "--root", "--pjdfstest", "--symmetric"}
+# Flags of Slurm's sbatch.
+OTHER_FLAGS |= {"--comment", "--constraint", "--exclude", "--nodelist", "--prefer", "--reservation"}
+# Python programs of ours, whose flags pages name.
+PROGRAMS = ["integrations/slurm/zazen-slurm-features", "integrations/viz/src/generate.py"]
 
 
 @functools.cache
@@ -42,6 +46,12 @@ def commands_of(words):
     return (
         set(re.findall(r"^  ([a-z][a-z-]*)", section[1], flags=re.MULTILINE)) - {"help"} if section else set()
     )
+
+
+@functools.cache
+def flags_of_programs():
+    texts = [(ROOT / name).read_text() for name in PROGRAMS]
+    return {flag for text in texts for flag in re.findall(r'add_argument\(\s*"(--[a-z][a-z-]*)"', text)}
 
 
 def flags_of(words):
@@ -122,7 +132,7 @@ def test_flags_named_alone_exist(path):
     wrong = []
     for number, span, is_line in lines_of(path):
         flag = re.match(r"(--[a-z][a-z-]*)(?:[ =\[].*)?$", span)
-        if flag and not is_line and flag[1] not in every_flag() | OTHER_FLAGS:
+        if flag and not is_line and flag[1] not in every_flag() | flags_of_programs() | OTHER_FLAGS:
             wrong.append(f"{path.name}:{number}: neither zazen nor zazend has a flag {flag[1]}")
     assert not wrong, "\n".join(wrong)
 

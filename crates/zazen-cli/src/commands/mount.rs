@@ -155,7 +155,8 @@ fn open_log(path: &Path) -> Result<std::fs::File> {
     let file = options.open(path).map_err(failed)?;
     let found = file.metadata().map_err(failed)?;
     let is_own = found.uid() == rustix::process::geteuid().as_raw() && found.nlink() == 1;
-    if !found.file_type().is_char_device() && !(found.is_file() && is_own) {
+    let takes_lines = found.file_type().is_char_device() || found.is_file() && is_own;
+    if !takes_lines {
         let text = format!("log {}: is no file of this user's own; name another one", path.display());
         return Err(Error::new(ErrorKind::Conflict, text));
     }
