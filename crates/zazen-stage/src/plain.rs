@@ -243,8 +243,34 @@ fn open_file(at: &OwnedFd, name: &OsStr, how: OFlags) -> std::result::Result<Fil
     rustix::fs::openat(at, name, flags, Mode::from_raw_mode(0o600)).map(File::from)
 }
 
+/// Changes names in directories. Another run that has finished a directory may have taken away its
+/// owner's right to write there: this run gives it back, and sets the last mode at its own end.
+fn changing<T>(
+    directories: &[&OwnedFd],
+    mut change: impl FnMut() -> std::result::Result<T, Errno>,
+) -> std::result::Result<T, Errno> {
+    let own = rustix::process::geteuid();
+    for _ in 0..TRIES {
+        match change() {
+            Err(Errno::ACCESS) => {}
+            done => return done,
+        }
+        for at in directories {
+            let stat = rustix::fs::fstat(at)?;
+            if stat.st_uid != own.as_raw() {
+                return Err(Errno::ACCESS);
+            }
+            if stat.st_mode & 0o300 != 0o300 {
+                let own_name = format!("/proc/self/fd/{}", at.as_raw_fd());
+                rustix::fs::chmod(own_name, Mode::from_raw_mode(0o700))?;
+            }
+        }
+    }
+    change()
+}
+
 fn remove(at: &OwnedFd, name: &OsStr) -> Result<()> {
-    match rustix::fs::unlinkat(at, name, AtFlags::empty()) {
+    match changing(&[at], || rustix::fs::unlinkat(at, name, AtFlags::empty())) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
@@ -300,7 +326,8 @@ impl Side for PlainSide {
             let mut file = match open_file(&at, name, OFlags::RDONLY) {
                 Ok(file) => file,
                 Err(Errno::NOENT) => {
-                    match open_file(&at, name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL) {
+                    let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+                    match changing(&[&at], || open_file(&at, name, how)) {
                         Ok(_) | Err(Errno::EXIST) => continue,
                         Err(errno) => return Err(errno.into()),
                     }
@@ -356,7 +383,7 @@ impl Side for PlainSide {
 
     fn make_directory(&self, path: &Path) -> Result<()> {
         let (at, name) = self.place(path)?;
-        match rustix::fs::mkdirat(&at, name, Mode::from_raw_mode(0o700)) {
+        match changing(&[&at], || rustix::fs::mkdirat(&at, name, Mode::from_raw_mode(0o700))) {
             Err(Errno::EXIST) => directory(&at, name, OFlags::PATH, path).map(drop),
             made => Ok(made?),
         }
@@ -364,24 +391,25 @@ impl Side for PlainSide {
 
     fn symlink(&self, target: &Path, path: &Path) -> Result<()> {
         let (at, name) = self.place(path)?;
-        Ok(rustix::fs::symlinkat(target, &at, name)?)
+        Ok(changing(&[&at], || rustix::fs::symlinkat(target, &at, name))?)
     }
 
     fn link(&self, from: &Path, to: &Path) -> Result<()> {
         let (from, from_name) = self.place(from)?;
         let (to, to_name) = self.place(to)?;
-        Ok(rustix::fs::linkat(&from, from_name, &to, to_name, AtFlags::empty())?)
+        let link = || rustix::fs::linkat(&from, from_name, &to, to_name, AtFlags::empty());
+        Ok(changing(&[&to], link)?)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         let (from, from_name) = self.place(from)?;
         let (to, to_name) = self.place(to)?;
-        Ok(rustix::fs::renameat(&from, from_name, &to, to_name)?)
+        Ok(changing(&[&from, &to], || rustix::fs::renameat(&from, from_name, &to, to_name))?)
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
         let (at, name) = self.place(path)?;
-        Ok(rustix::fs::unlinkat(&at, name, AtFlags::empty())?)
+        Ok(changing(&[&at], || rustix::fs::unlinkat(&at, name, AtFlags::empty()))?)
     }
 
     fn set_meta(&self, path: &Path, meta: &Meta) -> Result<()> {
