@@ -34,7 +34,9 @@ def missing() -> str | None:
             f"no {', '.join(absent)} here: install Debian's packages slurmctld, slurmd, slurm-client "
             "and munge"
         )
-    if os.geteuid() == 0 and user() is None:
+    if user() is None:
+        if os.geteuid():
+            return f"user {os.geteuid()} has no name here, and Slurm wants one"
         return "no user `nobody` here, and root's jobs would show nothing about users"
     return None
 
@@ -45,10 +47,8 @@ def find(name: str) -> str | None:
 
 def user() -> pwd.struct_passwd | None:
     """The user who submits jobs."""
-    if os.geteuid():
-        return pwd.getpwuid(os.geteuid())
     with contextlib.suppress(KeyError):
-        return pwd.getpwnam("nobody")
+        return pwd.getpwuid(os.geteuid()) if os.geteuid() else pwd.getpwnam("nobody")
     return None
 
 
