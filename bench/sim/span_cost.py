@@ -68,8 +68,10 @@ def main() -> None:
 
             def push(kind: str, repetition: int) -> None:
                 data, content = folder / "backing" / f"pushed{repetition}", bytes(PUSH_BYTES)
+                data.mkdir(exist_ok=True)
                 cluster = clusters[kind]
-                with zazen.Writer(data, cluster.nodes, key=cluster.key, on_slow="block") as writer:
+                how = {"key": cluster.key, "pattern": "f{n:06}.dat", "on_slow": "block"}
+                with zazen.Writer(data, cluster.nodes, **how) as writer:
                     for number in range(PUSHES):
                         writer.push(number, content)
 
