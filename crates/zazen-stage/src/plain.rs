@@ -245,11 +245,14 @@ fn open_file(at: &OwnedFd, name: &OsStr, how: OFlags) -> std::result::Result<Fil
 
 /// Changes names in directories. Another run that has finished a directory may have taken away its
 /// owner's right to write there: this run gives it back, and sets the last mode at its own end.
+/// `above` is what the tree lies in: it is none of the tree's directories, and keeps its mode.
 fn changing<T>(
+    above: &OwnedFd,
     directories: &[&OwnedFd],
     mut change: impl FnMut() -> std::result::Result<T, Errno>,
 ) -> std::result::Result<T, Errno> {
     let own = rustix::process::geteuid();
+    let outside = rustix::fs::fstat(above)?;
     for _ in 0..TRIES {
         match change() {
             Err(Errno::ACCESS) => {}
@@ -257,7 +260,7 @@ fn changing<T>(
         }
         for at in directories {
             let stat = rustix::fs::fstat(at)?;
-            if stat.st_uid != own.as_raw() {
+            if stat.st_uid != own.as_raw() || (stat.st_dev, stat.st_ino) == (outside.st_dev, outside.st_ino) {
                 return Err(Errno::ACCESS);
             }
             if stat.st_mode & 0o300 != 0o300 {
@@ -269,8 +272,8 @@ fn changing<T>(
     change()
 }
 
-fn remove(at: &OwnedFd, name: &OsStr) -> Result<()> {
-    match changing(&[at], || rustix::fs::unlinkat(at, name, AtFlags::empty())) {
+fn remove(above: &OwnedFd, at: &OwnedFd, name: &OsStr) -> Result<()> {
+    match changing(above, &[at], || rustix::fs::unlinkat(at, name, AtFlags::empty())) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
@@ -327,14 +330,14 @@ impl Side for PlainSide {
                 Ok(file) => file,
                 Err(Errno::NOENT) => {
                     let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-                    match changing(&[&at], || open_file(&at, name, how)) {
+                    match changing(&self.held, &[&at], || open_file(&at, name, how)) {
                         Ok(_) | Err(Errno::EXIST) => continue,
                         Err(errno) => return Err(errno.into()),
                     }
                 }
                 // A link, a socket, or another user's.
                 Err(Errno::LOOP | Errno::NXIO | Errno::ACCESS) => {
-                    remove(&at, name)?;
+                    remove(&self.held, &at, name)?;
                     continue;
                 }
                 Err(errno) => return Err(errno.into()),
@@ -348,7 +351,7 @@ impl Side for PlainSide {
                 if may_be_ours && matches!(try_lock(&file), Ok(false)) {
                     return Ok(None);
                 }
-                remove(&at, name)?;
+                remove(&self.held, &at, name)?;
                 continue;
             }
             let locked = match try_lock(&file) {
@@ -383,7 +386,7 @@ impl Side for PlainSide {
 
     fn make_directory(&self, path: &Path) -> Result<()> {
         let (at, name) = self.place(path)?;
-        match changing(&[&at], || rustix::fs::mkdirat(&at, name, Mode::from_raw_mode(0o700))) {
+        match changing(&self.held, &[&at], || rustix::fs::mkdirat(&at, name, Mode::from_raw_mode(0o700))) {
             Err(Errno::EXIST) => directory(&at, name, OFlags::PATH, path).map(drop),
             made => Ok(made?),
         }
@@ -391,25 +394,25 @@ impl Side for PlainSide {
 
     fn symlink(&self, target: &Path, path: &Path) -> Result<()> {
         let (at, name) = self.place(path)?;
-        Ok(changing(&[&at], || rustix::fs::symlinkat(target, &at, name))?)
+        Ok(changing(&self.held, &[&at], || rustix::fs::symlinkat(target, &at, name))?)
     }
 
     fn link(&self, from: &Path, to: &Path) -> Result<()> {
         let (from, from_name) = self.place(from)?;
         let (to, to_name) = self.place(to)?;
         let link = || rustix::fs::linkat(&from, from_name, &to, to_name, AtFlags::empty());
-        Ok(changing(&[&to], link)?)
+        Ok(changing(&self.held, &[&to], link)?)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         let (from, from_name) = self.place(from)?;
         let (to, to_name) = self.place(to)?;
-        Ok(changing(&[&from, &to], || rustix::fs::renameat(&from, from_name, &to, to_name))?)
+        Ok(changing(&self.held, &[&from, &to], || rustix::fs::renameat(&from, from_name, &to, to_name))?)
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
         let (at, name) = self.place(path)?;
-        Ok(changing(&[&at], || rustix::fs::unlinkat(&at, name, AtFlags::empty()))?)
+        Ok(changing(&self.held, &[&at], || rustix::fs::unlinkat(&at, name, AtFlags::empty()))?)
     }
 
     fn set_meta(&self, path: &Path, meta: &Meta) -> Result<()> {

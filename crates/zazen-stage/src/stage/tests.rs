@@ -341,3 +341,20 @@ fn a_part_stays_locked_after_writing_and_is_renamed_only_if_it_is_still_there() 
     assert!(copied.unwrap_err().to_string().contains("replaced"));
     assert!(!dir.path().join("target").exists());
 }
+
+/// The folder that a tree is put into is not the tree's: its owner's mode stays.
+#[test]
+fn what_the_tree_lies_in_keeps_its_mode() {
+    if rustix::process::geteuid().is_root() {
+        return println!("skipped: root may write everywhere");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (source, closed) = (dir.path().join("source"), dir.path().join("closed"));
+    tree(&source);
+    std::fs::create_dir(&closed).unwrap();
+    std::fs::set_permissions(&closed, PermissionsExt::from_mode(0o555)).unwrap();
+    let target = closed.join("target");
+    let staged = stage(&plain(&source), &source, &plain(&target), &target, &OPTIONS, &Progress::default());
+    assert!(staged.map_or(true, |report| !report.failures.is_empty()));
+    assert_eq!(std::fs::metadata(&closed).unwrap().permissions().mode() & 0o777, 0o555);
+}
