@@ -1,4 +1,4 @@
-# make demo · make test · make check · make vopr · make bench · make docs · make wheel · make deb · make rpm
+# make demo · make test · make check · make vopr · make soak · make bench · make docs · make wheel · make deb · make rpm
 # Everything is installed into .venv and target/ beneath this folder; nothing else on the machine is changed.
 
 SHELL := /bin/bash
@@ -32,12 +32,18 @@ TESTED := --workspace --exclude zazen-vopr
 # Nobody but the tests and the benches needs these.
 INSTALLED := $(TESTED) --exclude zazen-fuzz --exclude zazen-bench
 
-# The tests mostly wait for processes: three run side by side on two cores. The tests of one file run one
-# after the other.
+# The tests mostly wait for processes: more run side by side than there are cores. The tests of one file run
+# one after the other, and the longest files come first (conftest.py).
 JOBS := 3
-PYTEST := $(BIN)/python -m pytest -q -rs -n $(JOBS) --dist loadfile
+PYTEST := $(BIN)/python -m pytest -q -rs --dist loadfile --no-loadscope-reorder
+# A workspace of its own, of 170 crates that nothing else needs: docs/decisions/0011-object-stores.md.
+OF_OBJECTS := --manifest-path crates/zazen-objects/Cargo.toml --target-dir target/objects --locked
+OBJECTS := cargo build $(OF_OBJECTS)
+OBJECTS_TEST := cargo test --quiet $(OF_OBJECTS)
 
-.PHONY: help demo test check vopr bench bench-data bench-zazen bench-calls bench-namespace bench-sim bench-viz viz-pictures docs wheel deb rpm setup prerequisites packages native install clean test-rust test-python
+RUST_TESTS := $(PYTHON) scripts/rust_tests.py --locked
+
+.PHONY: help demo test check vopr soak bench bench-data bench-zazen bench-calls bench-namespace bench-sim bench-viz viz-pictures docs wheel deb rpm recipes setup prerequisites packages native install clean test-rust test-python test-rust-built test-rust-run test-python-run test-integrations-run test-objects-run objects
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -47,32 +53,61 @@ demo: install
 	@$(STEP) demo "simulating, pushing and analysing under MPI" 85 $(BIN)/python demo/demo.py
 
 ## make test    set up and run every test
-test: install test-rust test-python
+# The Rust tests are compiled first: that keeps all cores busy. The tests wait for processes and clocks most
+# of the time, so two of the three kinds run side by side.
+test: install $(VENV)/.requirements-viz test-rust-built
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 test-rust-run test-python-run test-integrations-run test-objects-run
 
-test-rust: prerequisites
-	@$(STEP) "test 1 of 3" "building and running the Rust tests" 305 \
-	  sh -c 'cargo test $(TESTED) --locked --no-fail-fast; all=$$?; cargo test --package zazen-vopr --locked && exit $$all'
+# zazen-vopr comes last and by itself: see TESTED.
+test-rust-built: install
+	@$(STEP) "test 1 of 5" "compiling the Rust tests" 160 $(RUST_TESTS) --no-run $(TESTED)
+	@$(STEP) "test 1 of 5" "compiling the simulation with planted bugs" 40 $(RUST_TESTS) --no-run --package zazen-vopr
 
-test-python: install $(VENV)/.requirements-viz
-	@$(STEP) "test 2 of 3" "running the Python, C and MPI tests" 315 \
-	  $(PYTEST) bindings/python/tests tests
-	@$(STEP) "test 3 of 3" "running the tests of the integrations" 120 $(PYTEST) integrations
+test-rust-run:
+	@$(STEP) "test 2 of 5" "running the Rust tests" 240 \
+	  sh -c '$(RUST_TESTS) --jobs 2 $(TESTED); all=$$?; $(RUST_TESTS) --package zazen-vopr && exit $$all'
+
+test-python-run:
+	@$(STEP) "test 3 of 5" "running the Python, C and MPI tests" 380 $(PYTEST) -n $(JOBS) --ignore tests/objects bindings/python/tests tests
+
+test-integrations-run:
+	@$(STEP) "test 4 of 5" "running the tests of the integrations" 180 $(PYTEST) -n $(if $(filter 1,$(JOBS)),1,2) integrations
+
+# What it builds is needed by these tests only, and it is built while others wait.
+test-objects-run: objects
+	@$(STEP) "test 5 of 5" "running the tests of object stores" 90 \
+	  sh -c '$(OBJECTS_TEST); all=$$?; $(PYTEST) -n 2 tests/objects && exit $$all'
+
+## make test-rust, make test-python   one half of the tests
+test-rust: test-rust-built test-rust-run
+test-python: install $(VENV)/.requirements-viz test-python-run test-integrations-run
 
 ## make check   formatting, lints, the house's rules (scripts/tidy.py)
 check: $(VENV)/.requirements
 	cargo fmt --all --check
+	cargo fmt --manifest-path crates/zazen-objects/Cargo.toml --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy $(OF_OBJECTS) --all-targets -- -D warnings
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror examples/c/*.c bindings/c/include/zazen_mpi.h sdk/plugin/*/*.[ch]
 	$(BIN)/python scripts/tidy.py
 	$(BIN)/python scripts/libc_names.py
+	$(BIN)/python scripts/features.py --check
 	$(BIN)/python scripts/licences.py --check
+
+## make objects  the program that reads object stores for a daemon, into target/objects
+objects: prerequisites
+	@$(STEP) objects "compiling zazen-objects" 120 $(OBJECTS)
 
 ## make vopr    simulates whole clusters with faults (SEEDS=10000 of them, from FROM=0 on)
 vopr: prerequisites
 	cargo run --locked -p zazen-vopr -- --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0)
 	cargo run --locked -p zazen-vopr -- --namespace --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0)
+
+## make soak    four nodes with work and random faults, compared with the truth (HOURS=0.17; SEED=…)
+soak: install
+	$(BIN)/python tests/soak/soak.py $(if $(HOURS),--hours $(HOURS)) $(if $(SEED),--seed $(SEED))
 
 ## make bench   the figures, as ratios within one run, with their spread
 bench: prerequisites
@@ -102,7 +137,7 @@ bench-sim: install
 	cargo build --release --locked -p zazen-cli
 	$(BIN)/python bench/sim/bench_sim.py $(PARTS)
 
-## make bench-viz  VisIO's evaluation: remote shares, and read rates over HDFS (root; FIGURES="share" for some)
+## make bench-viz  VisIO's evaluation: remote shares, read rates over HDFS (root; FIGURES="share weak" for some)
 bench-viz: install $(VENV)/.requirements-bench $(VENV)/.requirements-viz
 	$(BIN)/python bench/papers/visio/run.py $(FIGURES)
 
@@ -154,12 +189,18 @@ wheel: $(VENV)/.requirements
 ## make deb     Debian packages of the programs and the C library, into dist/ (needs dpkg-dev)
 deb: prerequisites
 	cargo build --locked --release $(shell $(PYTHON) -c 'import tomllib; print(*("-p " + p for p in tomllib.load(open("pyproject.toml", "rb"))["tool"]["zazen"]["packages"]))')
-	$(PYTHON) scripts/deb.py
+	$(OBJECTS) --release
+	$(PYTHON) scripts/deb.py --objects target/objects/release/zazen-objects
 
 ## make rpm     RPM packages of the same, into dist/ (needs rpmbuild)
 rpm: prerequisites
 	cargo build --locked --release $(shell $(PYTHON) -c 'import tomllib; print(*("-p " + p for p in tomllib.load(open("pyproject.toml", "rb"))["tool"]["zazen"]["packages"]))')
-	$(PYTHON) scripts/rpm.py
+	$(OBJECTS) --release
+	$(PYTHON) scripts/rpm.py --objects target/objects/release/zazen-objects
+
+## make recipes  recipes for Spack and conda with an archive of the sources, into dist/ (BASE=URL of the archive)
+recipes:
+	$(PYTHON) scripts/recipes.py $(if $(BASE),--base "$(BASE)")
 
 setup: install
 

@@ -12,3 +12,26 @@ for _ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
 
 # Python then writes each word of a line by itself, and lines of several ranks mix.
 os.environ.pop("PYTHONUNBUFFERED", None)
+
+# The tests of these files take longest. They begin first: whole files are handed to the workers,
+# and all wait for one that begins last.
+LONGEST = (
+    "tests/namespace/test_leave.py",
+    "tests/plugin/test_plugin.py",
+    "tests/namespace/test_data.py",
+    "tests/plugin/test_host.py",
+    "tests/trust/test_calls.py",
+    "tests/cluster/test_packages.py",
+    "tests/namespace/test_two_mounts.py",
+    "tests/namespace/test_mount.py",
+    "tests/trajectories/test_watch.py",
+    "tests/mpi/test_water.py",
+    "tests/mpi/test_lost_nodes.py",
+    "tests/mpi/test_mpi.py",
+)
+
+
+def pytest_collection_modifyitems(items):
+    """The longest files first; the order of all else stays."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
