@@ -1,16 +1,19 @@
 //! The backing store, the permanent home of all frames, behind one trait. There are two kinds: a
 //! mounted directory ([`directory::DirectoryBacking`]) and a directory served over TCP at a bounded
-//! rate ([`served`], the testbed's model of a slow file server). Object stores fit the same trait.
+//! rate ([`served`], the testbed's model of a slow file server). The third kind is a bucket of an
+//! object store ([`objects`]), which a program of its own reads.
 //!
 //! Invariants: this crate never writes to the backing store. The store decides what a caller may do
 //! there: threads that have assumed the caller's identity use the directory ([`Backing::seen_by`]),
-//! so the kernel decides.
+//! so the kernel decides. An object store knows no users: there, an owner, a group and a mode that
+//! the administrator gives decide.
 
 pub mod by_name;
 pub mod dataset;
 pub mod directory;
 mod look;
 mod names;
+pub mod objects;
 pub mod served;
 pub mod trajectory;
 mod tree;
@@ -18,6 +21,7 @@ mod watchdog;
 
 pub use directory::DirectoryBacking;
 pub use names::DirectoryNames;
+pub use objects::ObjectBacking;
 pub use served::ServedBacking;
 pub use zazen_core::{Rights, SourceStat};
 
@@ -41,6 +45,11 @@ pub trait SourceFile: Send + Sync {
     fn has_descriptor(&self) -> bool {
         false
     }
+    /// Whether each read fails with `Stale` unless its bytes are of the version that was opened.
+    /// Then nobody needs to look at the file again to know which version was read.
+    fn is_one_version(&self) -> bool {
+        false
+    }
     /// Where bytes of the file were read ahead: what its name led to afterwards. `stat_now` is of
     /// the same moment. `None`: bytes are read when they are asked for.
     fn name_led_to(&self) -> Option<Validator> {
@@ -60,6 +69,11 @@ pub trait Backing: Send + Sync {
     fn stat(&self, path: &RelPath) -> Result<SourceStat>;
     /// Opens a file beneath the root; symbolic links that leave it are refused.
     fn open(&self, path: &RelPath) -> Result<Box<dyn SourceFile>>;
+    /// Opens a file that looked like `seen` when it was opened before. A store whose reads fail
+    /// with `Stale` for another version does not look at the file again.
+    fn open_version(&self, path: &RelPath, _seen: &Validator) -> Result<Box<dyn SourceFile>> {
+        self.open(path)
+    }
     /// The names in a directory.
     fn list(&self, path: &RelPath) -> Result<DirectoryNames>;
     /// Whether the user of this view may use `path` with `rights`. `false` also if a directory on
@@ -94,6 +108,16 @@ pub trait Backing: Send + Sync {
     fn probe_beneath(&self, folder: &RelPath, paths: &Arc<[RelPath]>) -> Result<Vec<Result<SourceStat>>> {
         let open = |path: &RelPath| self.open(&folder.join(path.as_str())?).map(|file| file.stat());
         Ok(paths.iter().map(open).collect())
+    }
+
+    /// Advice: these files beneath `folder` will be looked at soon. Returns at once. A store on a
+    /// disk of this machine brings in what it knows of them; other stores do nothing.
+    fn will_look_beneath(&self, _folder: &RelPath, _paths: &Arc<[RelPath]>) {}
+
+    /// For each of these folders in `folder`, whether it is on a disk of this machine, so that a
+    /// look at a file in it waits for no other machine. No, where the store cannot tell.
+    fn near_folders(&self, _folder: &RelPath, inner: &Arc<[RelPath]>) -> Result<Vec<bool>> {
+        Ok(vec![false; inner.len()])
     }
 
     /// The names in a directory that are not themselves directories, as far as the store can tell

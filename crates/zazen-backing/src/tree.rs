@@ -13,15 +13,20 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zazen_core::{Error, ErrorKind, RelPath, Result};
 
 /// Stats slower than this (a network's round trip) are done in parallel.
 const SLOW_STAT: Duration = Duration::from_micros(60);
-/// Parallel stats, if they are slow.
+/// Parallel stats, if they are slow or wait for the disk.
 pub(crate) const STATS_AT_ONCE: usize = 8;
+/// Looks that take longer than this on average wait for the disk now and then: a look at a file
+/// that the kernel knows takes 1 to 2 µs, and one that it has to bring in 8 µs and the disk's time.
+const COLD_STAT: Duration = Duration::from_micros(4);
+/// Files that a thread brings in at a time.
+const BROUGHT_AT_ONCE: usize = 64;
 /// The number of stats after which this is decided.
 const STATS_PROBED: usize = 4;
 /// File systems that show the kernel's own state and hold no data, by the numbers in
@@ -84,6 +89,8 @@ pub(crate) struct Tree {
     near: Mutex<Option<(RelPath, Instant)>>,
     /// The number of threads that help calls which do not wait.
     pub(crate) processors: usize,
+    /// The last looks waited for the disk.
+    waits: AtomicBool,
     pub(crate) traffic: Arc<Traffic>,
 }
 
@@ -106,6 +113,7 @@ impl Tree {
             good_device: AtomicU64::new(u64::MAX),
             near: Mutex::default(),
             processors: processors.min(STATS_AT_ONCE),
+            waits: AtomicBool::new(false),
             traffic,
         }
     }
@@ -189,7 +197,10 @@ impl Tree {
             }
             Errno::XDEV => Error::new(
                 ErrorKind::PermissionDenied,
-                format!("{full} leads out of {} through a symbolic link", self.root.display()),
+                format!(
+                    "{full} leads out of {} through a symbolic link; name the place that it leads to",
+                    self.root.display()
+                ),
             ),
             Errno::LOOP => Error::new(
                 ErrorKind::PermissionDenied,
@@ -278,8 +289,56 @@ impl Tree {
         Ok(stats)
     }
 
+    /// Threads for looks that are not known to be slow.
+    pub(crate) fn threads_for_looks(&self) -> usize {
+        if self.waits.load(Ordering::Relaxed) { STATS_AT_ONCE } else { self.processors }
+    }
+
+    /// Notes that looks at so many files took this time, on `threads` threads.
+    pub(crate) fn looked(&self, files: usize, threads: usize, time: Duration) {
+        let threads = threads.min(self.processors) as u32;
+        self.waits.store(time * threads > COLD_STAT * files as u32, Ordering::Relaxed);
+    }
+
     fn near(&self) -> MutexGuard<'_, Option<(RelPath, Instant)>> {
         self.near.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the root and the folder were found on one file system of this machine a moment ago.
+    pub(crate) fn is_known_near(&self, folder: &RelPath) -> bool {
+        self.near().as_ref().is_some_and(|(near, found)| near == folder && found.elapsed() < NEAR_FOR)
+    }
+
+    /// The folder, if it was near a moment ago and the walk from the root enters no other mount.
+    fn near_folder(&self, folder: &RelPath) -> Option<OwnedFd> {
+        if !self.is_known_near(folder) {
+            return None;
+        }
+        let root = self.root_fd().ok()?;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let spelled = if folder.is_root() { "." } else { folder.as_str() };
+        rustix::fs::openat2(&*root, spelled, flags, Mode::empty(), resolve).ok()
+    }
+
+    /// Brings in what the file system knows of `paths`, files in `folder` itself, if the folder is
+    /// near. Threads that are given the same `next` share the work, in the order of the paths. A
+    /// thread stops at files that the kernel has in memory: the next ones probably are there too.
+    pub(crate) fn bring_in(&self, folder: &RelPath, paths: &[RelPath], next: &AtomicUsize) {
+        let Some(fd) = self.near_folder(folder) else { return };
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        loop {
+            let from = next.fetch_add(BROUGHT_AT_ONCE, Ordering::Relaxed);
+            let Some(rest) = paths.get(from..).filter(|rest| !rest.is_empty()) else { return };
+            let begun = Instant::now();
+            for path in rest.iter().take(BROUGHT_AT_ONCE).filter(|path| !path.as_str().contains('/')) {
+                // Whoever looks at it finds out what is wrong with it.
+                let _ = rustix::fs::statat(&fd, path.as_str(), flags);
+            }
+            if begun.elapsed() < COLD_STAT * BROUGHT_AT_ONCE as u32 {
+                return;
+            }
+        }
     }
 
     /// Stats `paths`, all of them files in `folder` itself, if the root and the folder were found
@@ -288,15 +347,7 @@ impl Tree {
     /// `None` if one of them needs the long way: through a link, to tell why it fails, or because
     /// the folder is another one by now.
     pub(crate) fn look_near(&self, folder: &RelPath, paths: &[RelPath]) -> Option<Vec<SourceStat>> {
-        let is_known = |(near, found): &(RelPath, Instant)| near == folder && found.elapsed() < NEAR_FOR;
-        if !self.near().as_ref().is_some_and(is_known) {
-            return None;
-        }
-        let root = self.root_fd().ok()?;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS;
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let spelled = if folder.is_root() { "." } else { folder.as_str() };
-        let fd = rustix::fs::openat2(&*root, spelled, flags, Mode::empty(), resolve).ok()?;
+        let fd = self.near_folder(folder)?;
         let look = |path: &RelPath| {
             if path.is_root() || path.as_str().contains('/') {
                 return None;
@@ -310,18 +361,35 @@ impl Tree {
         paths.iter().map(look).collect()
     }
 
+    /// For each of these folders in `folder`: whether a walk to it stays on this machine.
+    pub(crate) fn near_folders(&self, folder: &RelPath, inner: &[RelPath]) -> Result<Vec<bool>> {
+        self.root_fd()?;
+        let root = self.root_is_near();
+        let is_near = |inner: &RelPath| {
+            let fd = self.open_beneath(&folder.join(inner.as_str())?, OFlags::PATH | OFlags::DIRECTORY)?;
+            Ok(self.is_on_root(&fd))
+        };
+        inner.iter().map(|inner| Ok(root && is_near(inner)?)).collect()
+    }
+
     /// Whether a walk to the root, and from there to this folder, stays on this machine: all
     /// folders above the root are on file systems of this machine, and the folder is on the root's.
     fn is_near(&self, folder: &OwnedFd) -> bool {
-        let root = self.held.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|root| root.device);
+        self.is_on_root(folder) && self.root_is_near()
+    }
+
+    fn is_on_root(&self, folder: &OwnedFd) -> bool {
+        let root = self.held_identity().map(|(device, _)| device);
+        is_on_this_machine(folder) && rustix::fs::fstat(folder).is_ok_and(|found| Some(found.st_dev) == root)
+    }
+
+    fn root_is_near(&self) -> bool {
         let is_near = |path: &Path| {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             path.as_os_str().is_empty()
                 || rustix::fs::open(path, flags, Mode::empty()).is_ok_and(|fd| is_on_this_machine(&fd))
         };
-        is_on_this_machine(folder)
-            && rustix::fs::fstat(folder).is_ok_and(|found| Some(found.st_dev) == root)
-            && self.root.ancestors().all(is_near)
+        self.root.ancestors().all(is_near)
             && self.root.canonicalize().is_ok_and(|real| real.ancestors().all(is_near))
     }
 
@@ -335,7 +403,7 @@ impl Tree {
         let (inner, name) = path.as_str().rsplit_once('/').unwrap_or(("", path.as_str()));
         if held.as_ref().is_none_or(|(of, _)| *of != inner) {
             let fd = self.open_beneath(&folder.join(inner)?, OFlags::PATH | OFlags::DIRECTORY)?;
-            if inner.is_empty() && self.is_near(&fd) {
+            if inner.is_empty() && !self.is_known_near(folder) && self.is_near(&fd) {
                 *self.near() = Some((folder.clone(), Instant::now()));
             }
             *held = Some((inner, fd));

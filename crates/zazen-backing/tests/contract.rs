@@ -3,6 +3,8 @@
 // The exemption for tests does not reach their helpers.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+mod bucket;
+
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use zazen_backing::dataset::{self, DatasetDescription, parse_manifest};
@@ -31,6 +33,15 @@ fn stands() -> Vec<Stand> {
     ["directory", "unwatched directory", "served"].map(stand).into()
 }
 
+/// As [`stands`], and a bucket where there is an object store for tests: without links and modes.
+fn all_stands() -> Vec<Stand> {
+    let mut all = stands();
+    if bucket::is_there() {
+        all.push(stand("bucket"));
+    }
+    all
+}
+
 fn stand(kind: &str) -> Stand {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("root");
@@ -39,6 +50,7 @@ fn stand(kind: &str) -> Stand {
     let mut server = None;
     let backing: Box<dyn Backing> = match kind {
         "directory" => Box::new(DirectoryBacking::new(&root).unwrap()),
+        "bucket" => Box::new(bucket::Mirror::of(&root)),
         "unwatched directory" => Box::new(DirectoryBacking::with_deadline(&root, None).unwrap()),
         _ => {
             let running = serve(TcpListener::bind("127.0.0.1:0").unwrap(), &root, None).unwrap();
@@ -89,7 +101,7 @@ const SETTLED: std::time::Duration =
 
 #[test]
 fn files_are_read_as_they_are() {
-    for Stand { backing, root, .. } in stands() {
+    for Stand { backing, root, .. } in all_stands() {
         let bytes = pattern_bytes(9_000_001);
         std::fs::create_dir(root.join("sim")).unwrap();
         std::fs::write(root.join("sim/frame"), &bytes).unwrap();
@@ -133,7 +145,7 @@ fn files_are_read_as_they_are() {
 
 #[test]
 fn what_is_not_there_or_not_a_file_is_told_apart() {
-    for Stand { backing, root, .. } in stands() {
+    for Stand { backing, root, .. } in all_stands() {
         std::fs::create_dir(root.join("sim")).unwrap();
         std::fs::write(root.join("sim/a"), "a").unwrap();
         let kind = |result: zazen_core::Result<()>| result.err().map(|error| error.kind());
@@ -173,7 +185,7 @@ fn links_out_of_the_root_are_refused() {
 
 #[test]
 fn names_are_listed() {
-    for Stand { backing, root, .. } in stands() {
+    for Stand { backing, root, .. } in all_stands() {
         for name in ["a", "b", ".hidden", "ü"] {
             std::fs::write(root.join(name), "").unwrap();
         }
@@ -355,7 +367,7 @@ fn a_stranger_on_the_port_is_turned_away() {
 
 #[test]
 fn datasets_are_described_by_names_pattern_or_manifest() {
-    for Stand { backing, root, .. } in stands() {
+    for Stand { backing, root, .. } in all_stands() {
         let sim = root.join("sim");
         std::fs::create_dir(&sim).unwrap();
         let check = |pattern: Option<&str>, expected: Option<&str>, numbers: &[u64]| {
@@ -523,7 +535,7 @@ fn a_bad_manifest_says_what_is_wrong() {
 
 #[test]
 fn a_huge_or_binary_manifest_is_refused() {
-    for Stand { backing, root, .. } in stands() {
+    for Stand { backing, root, .. } in all_stands() {
         let manifest = std::fs::File::create(root.join("zazen.toml")).unwrap();
         manifest.set_len((16 << 20) + 1).unwrap();
         let refused = layout(&*backing, &path(""), None).unwrap_err();

@@ -9,14 +9,15 @@
 //! the cache's own folder. So nobody who adds, removes or reorders roots makes the daemon take one
 //! dataset's frames for another's.
 
-use crate::config::BackingSpec;
+use crate::config::{BackingSpec, own_objects};
 use crate::guarded_backing::GuardedBacking;
 use crate::viewer::Viewer;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use zazen_backing::objects::{self, ObjectLocation};
 use zazen_backing::trajectory::{Finder, Indexes};
-use zazen_backing::{Backing, DirectoryBacking, ServedBacking};
+use zazen_backing::{Backing, DirectoryBacking, ObjectBacking, ServedBacking};
 use zazen_core::limits::OWN_DIR;
 use zazen_core::{Error, ErrorKind, RelPath, Result, Series};
 use zazen_env::{Disk, Identity};
@@ -142,7 +143,7 @@ fn prefix_in(dataset: &str) -> &str {
 
 /// One backing store under the directory that users spell.
 pub struct BackingRoot {
-    /// Absolute directory as users spell it, without a trailing slash.
+    /// Absolute directory or `s3://BUCKET/PREFIX`, as users spell it, without a trailing slash.
     pub directory: String,
     /// Prefix of its datasets' names in the cache.
     pub prefix: RelPath,
@@ -165,6 +166,10 @@ impl BackingRoot {
     /// trajectory files.
     pub fn new(spec: &BackingSpec, prefix: &str, indexes: Arc<Indexes>) -> Result<BackingRoot> {
         let backing: Arc<dyn Backing> = match &spec.server {
+            Some(store) if store.starts_with(objects::SCHEME) => {
+                let location = ObjectLocation::parse(store, own_objects())?;
+                Arc::new(ObjectBacking::new(&location, objects::program()?))
+            }
             Some(server) => Arc::new(ServedBacking::connect(server)?),
             None => Arc::new(DirectoryBacking::new(&spec.directory)?),
         };
@@ -260,7 +265,7 @@ impl BackingRoots {
     /// Finds the dataset that a user spells as the absolute `path`. If roots are nested, the
     /// innermost counts.
     pub fn locate(&self, path: &str) -> Result<Located> {
-        if !path.starts_with('/') {
+        if !path.starts_with('/') && !path.starts_with(objects::SCHEME) {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!("dataset {path:?}: give the absolute path of its directory"),
@@ -270,7 +275,7 @@ impl BackingRoots {
         let Some((root, rest)) = inside.max_by_key(|(root, _)| root.directory.len()) else {
             return Err(Error::new(
                 ErrorKind::NotFound,
-                format!("{path} is beneath none of this node's backing directories ({})", self.listed()),
+                format!("{path} is beneath none of this node's backing stores ({})", self.listed()),
             ));
         };
         let beneath = RelPath::new(rest).map_err(|error| error.within(format!("dataset {path:?}")))?;

@@ -10,6 +10,7 @@ use clap::Parser;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use zazen_backing::objects;
 use zazen_call::CallerLimits;
 use zazen_core::{DEFAULT_PORT, Error, ErrorKind, Result, byte_size};
 use zazen_plugins::PluginConfig;
@@ -43,9 +44,10 @@ pub struct Args {
     /// Directory for cached frames, on a local disk, once for each disk; made if it doesn't exist
     #[arg(long, value_name = "DIR")]
     pub cache: Vec<PathBuf>,
-    /// Backing store as users spell it, once for each: an absolute directory, or
-    /// DIR=tcp://HOST:PORT for the same spelling read through a file server
-    #[arg(long, value_name = "DIR[=tcp://HOST:PORT]")]
+    /// Backing store as users spell it, once for each: an absolute directory, s3://BUCKET/PREFIX,
+    /// or DIR=tcp://HOST:PORT for the same spelling read through a file server. Settings of an
+    /// object store follow a `?`: s3://BUCKET/PREFIX?endpoint=URL&owner=UID&group=GID&mode=0440
+    #[arg(long, value_name = "DIR|s3://BUCKET/PREFIX")]
     pub backing: Vec<String>,
     /// Accept writers and tools of other nodes at this address (needs --key); port 7345 if none is
     /// given, 0 picks one
@@ -120,7 +122,7 @@ pub struct Args {
     /// Write the state that SIGUSR1 asks for to this file instead of the log
     #[arg(long, value_name = "FILE")]
     pub dump_file: Option<PathBuf>,
-    /// Record each call in DIR/NAME.spans.jsonl, for `zazen sim calibrate` [default: off]
+    /// Record each call in DIR/NAME.spans, for `zazen sim calibrate` [default: off]
     #[arg(long, value_name = "DIR")]
     pub spans: Option<PathBuf>,
     /// Serve this plug-in (posix, stream, or a file), in a process of its own, or with :in-process
@@ -216,9 +218,10 @@ pub struct CacheSpec {
 /// One backing store, as told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackingSpec {
-    /// Absolute directory as users spell it, without a trailing slash.
+    /// Absolute directory or `s3://BUCKET/PREFIX`, as users spell it, without a trailing slash.
     pub directory: String,
-    /// `tcp://host:port` of the file server that is read in its place.
+    /// `tcp://host:port` of the file server that is read in its place, or an object store with its
+    /// settings.
     pub server: Option<String>,
 }
 
@@ -443,6 +446,12 @@ fn parse_backing(told: &[String]) -> Result<Vec<BackingSpec>> {
     }
     let mut specs: Vec<BackingSpec> = Vec::new();
     for text in told {
+        if text.starts_with(objects::SCHEME) {
+            let location = objects::ObjectLocation::parse(text, own_objects())
+                .map_err(|error| refuse(format!("backing {text:?}: {error}")))?;
+            add_backing(&mut specs, BackingSpec { directory: location.root(), server: Some(text.clone()) })?;
+            continue;
+        }
         let (directory, server) = match text.split_once('=') {
             Some((directory, server)) => (directory, Some(server.to_owned())),
             None => (text.as_str(), None),
@@ -453,18 +462,31 @@ fn parse_backing(told: &[String]) -> Result<Vec<BackingSpec>> {
         };
         if !directory.starts_with('/') || Path::new(&directory).components().any(|c| c.as_os_str() == "..") {
             return Err(refuse(format!(
-                "backing {text:?}: give an absolute directory without `..`, or DIR=tcp://HOST:PORT"
+                "backing {text:?}: give an absolute directory without `..`, s3://BUCKET/PREFIX, or \
+                 DIR=tcp://HOST:PORT"
             )));
         }
         if server.as_ref().is_some_and(|server| !server.starts_with("tcp://")) {
             return Err(refuse(format!("backing {text:?}: a file server is spelled DIR=tcp://HOST:PORT")));
         }
-        if specs.iter().any(|spec| spec.directory == directory) {
-            return Err(refuse(format!("backing {directory} is given twice; keep one")));
-        }
-        specs.push(BackingSpec { directory, server });
+        add_backing(&mut specs, BackingSpec { directory, server })?;
     }
     Ok(specs)
+}
+
+fn add_backing(specs: &mut Vec<BackingSpec>, spec: BackingSpec) -> Result<()> {
+    if specs.iter().any(|other| other.directory == spec.directory) {
+        return Err(refuse(format!("backing {} is given twice; keep one", spec.directory)));
+    }
+    specs.push(spec);
+    Ok(())
+}
+
+/// Whose objects are, where no setting says so: the daemon's own user's, because its credentials
+/// open the store.
+pub fn own_objects() -> objects::Owner {
+    let gid = rustix::process::getegid().as_raw();
+    objects::Owner { uid: zazen_env::identity::own_uid(), gid, mode: 0o400 }
 }
 
 /// Refuses what the log's filter would take for the name of a part of the program: with `log =

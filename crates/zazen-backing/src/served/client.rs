@@ -6,9 +6,10 @@ use super::{
     Traffic, function, receive, send,
 };
 use crate::{Backing, DirectoryNames, Rights, SourceFile, SourceStat};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,6 +23,43 @@ const POOL_MAX: usize = 16;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A server that sends nothing for this time in the middle of an answer counts as hung.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A connection with a server.
+pub trait Carrier: Read + Write + Send {
+    /// Bounds each wait for the server from now on.
+    fn set_patience(&self, patience: Duration) -> std::io::Result<()>;
+}
+
+impl Carrier for TcpStream {
+    fn set_patience(&self, patience: Duration) -> std::io::Result<()> {
+        self.set_read_timeout(Some(patience))?;
+        self.set_write_timeout(Some(patience))
+    }
+}
+
+impl Carrier for UnixStream {
+    fn set_patience(&self, patience: Duration) -> std::io::Result<()> {
+        self.set_read_timeout(Some(patience))?;
+        self.set_write_timeout(Some(patience))
+    }
+}
+
+/// How connections are made.
+pub trait Dial: Send + Sync {
+    /// For messages: "file server 10.0.0.1:9100".
+    fn describe(&self) -> String;
+    /// A new connection; `Unavailable` or `TimedOut` if there is no server.
+    fn dial(&self) -> Result<Box<dyn Carrier>>;
+}
+
+/// How long a server may send nothing in the middle of an answer, before it counts as hung.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// While a directory is listed.
+    pub list: Duration,
+    /// In all other calls.
+    pub call: Duration,
+}
 
 /// A directory behind a [`super::FileServer`]. Shared by threads; each call takes a connection of
 /// its own.
@@ -42,13 +80,14 @@ impl ServedBacking {
                 format!("file server address {addr:?}: give tcp://HOST:PORT"),
             ));
         }
-        let link = Link {
-            addr: bare.to_owned(),
-            pool: Mutex::default(),
-            reads: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-        };
-        Ok(ServedBacking { link: Arc::new(link) })
+        let patience = Patience { list: STALL_TIMEOUT, call: STALL_TIMEOUT };
+        Ok(ServedBacking::over(Box::new(TcpServer(bare.to_owned())), patience))
+    }
+
+    /// The server that `dial` connects to.
+    pub fn over(dial: Box<dyn Dial>, patience: Patience) -> ServedBacking {
+        let (pool, reads, bytes) = (Mutex::default(), AtomicU64::new(0), AtomicU64::new(0));
+        ServedBacking { link: Arc::new(Link { dial, patience, pool, reads, bytes }) }
     }
 
     /// What the server has done for all its clients.
@@ -138,27 +177,15 @@ impl SourceFile for ServedFile {
     }
 }
 
-struct Link {
-    addr: String,
-    pool: Mutex<Vec<TcpStream>>,
-    reads: AtomicU64,
-    bytes: AtomicU64,
-}
+/// A file server by its address.
+struct TcpServer(String);
 
-impl Link {
+impl Dial for TcpServer {
     fn describe(&self) -> String {
-        format!("file server {}", self.addr)
+        format!("file server {}", self.0)
     }
 
-    fn short_answer(&self) -> Error {
-        self.broken("left a question unanswered")
-    }
-
-    fn pool(&self) -> MutexGuard<'_, Vec<TcpStream>> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn connect(&self) -> Result<TcpStream> {
+    fn dial(&self) -> Result<Box<dyn Carrier>> {
         let away = |error: std::io::Error| {
             let kind = match error.kind() {
                 std::io::ErrorKind::TimedOut | std::io::ErrorKind::WouldBlock => ErrorKind::TimedOut,
@@ -168,34 +195,56 @@ impl Link {
                 .caused_by(error)
         };
         let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
-        for addr in self.addr.to_socket_addrs().map_err(away)? {
+        for addr in self.0.to_socket_addrs().map_err(away)? {
             match TcpStream::connect_timeout(&addr, CONNECT_TIMEOUT) {
                 Ok(stream) => {
                     stream.set_nodelay(true).map_err(away)?;
-                    stream.set_read_timeout(Some(STALL_TIMEOUT)).map_err(away)?;
-                    stream.set_write_timeout(Some(STALL_TIMEOUT)).map_err(away)?;
-                    return Ok(stream);
+                    return Ok(Box::new(stream));
                 }
                 Err(error) => last = error,
             }
         }
         Err(away(last))
     }
+}
+
+struct Link {
+    dial: Box<dyn Dial>,
+    patience: Patience,
+    pool: Mutex<Vec<Box<dyn Carrier>>>,
+    reads: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Link {
+    fn describe(&self) -> String {
+        self.dial.describe()
+    }
+
+    fn short_answer(&self) -> Error {
+        self.broken("left a question unanswered")
+    }
+
+    fn pool(&self) -> MutexGuard<'_, Vec<Box<dyn Carrier>>> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     /// One request and its answer. A pooled connection may have died with a server that was
     /// restarted since, so a lost connection is not yet an error. All requests can be repeated.
     fn exchange<T>(
         &self,
-        ask: &mut dyn FnMut(&mut TcpStream) -> std::result::Result<T, Failure>,
+        patience: Duration,
+        ask: &mut dyn FnMut(&mut dyn Carrier) -> std::result::Result<T, Failure>,
     ) -> Result<T> {
         loop {
             let pooled = self.pool().pop();
             let fresh = pooled.is_none();
             let mut stream = match pooled {
                 Some(stream) => stream,
-                None => self.connect()?,
+                None => self.dial.dial()?,
             };
-            let answer = match ask(&mut stream) {
+            stream.set_patience(patience).map_err(|error| Error::io(self.describe(), error))?;
+            let answer = match ask(&mut *stream) {
                 Ok(answer) => Ok(answer),
                 Err(Failure::Answered(error)) => Err(error),
                 Err(Failure::Lost(error)) if fresh || error.kind() == ErrorKind::TimedOut => {
@@ -212,7 +261,8 @@ impl Link {
     }
 
     fn call(&self, function: u16, request: &[u8]) -> Result<Vec<u8>> {
-        self.exchange(&mut |stream| match self.ask(stream, function, request)? {
+        let patience = if function == function::LIST { self.patience.list } else { self.patience.call };
+        self.exchange(patience, &mut |stream| match self.ask(&mut { stream }, function, request)? {
             (0, payload) => Ok(payload),
             _ => Err(Failure::Lost(self.broken("sent data unasked"))),
         })
@@ -226,8 +276,8 @@ impl Link {
     fn read(&self, path: &RelPath, validator: Validator, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let length = buffer.len() as u32;
         let request = ReadFile { path: path.clone(), offset, length, validator }.encode();
-        self.exchange(&mut |stream| {
-            let (bulk_bytes, _) = self.ask(stream, function::READ, &request)?;
+        self.exchange(self.patience.call, &mut |mut stream| {
+            let (bulk_bytes, _) = self.ask(&mut stream, function::READ, &request)?;
             if bulk_bytes > buffer.len() as u64 {
                 return Err(Failure::Lost(self.broken("sent more than was asked for")));
             }
@@ -240,7 +290,7 @@ impl Link {
     /// Sends a question and receives its answer: bulk bytes that follow, and the payload.
     fn ask(
         &self,
-        stream: &mut TcpStream,
+        stream: &mut &mut dyn Carrier,
         function: u16,
         request: &[u8],
     ) -> std::result::Result<(u64, Vec<u8>), Failure> {

@@ -5,19 +5,21 @@
 //! of a read is the reply's bulk part. There is no authentication, and every file that the server's
 //! user may read is served. So bind the server to a loopback address or to the testbed's own
 //! network.
+//!
+//! The helper program of object stores speaks the same protocol with its daemon, over socket pairs
+//! that nobody else has ([`crate::objects`]).
 
 mod client;
 mod server;
 mod token_bucket;
 mod view;
 
-pub use client::ServedBacking;
-pub use server::{FileServer, serve};
+pub use client::{Carrier, Dial, Patience, ServedBacking};
+pub use server::{FileServer, answer_peer, serve};
 pub use token_bucket::TokenBucket;
 
 use crate::SourceStat;
 use std::io::{Read, Write};
-use std::net::TcpStream;
 use zazen_core::{Error, ErrorKind, RelPath, Result, Validator};
 use zazen_wire::Message;
 use zazen_wire::codec::{Reader, Writer};
@@ -26,9 +28,9 @@ use zazen_wire::header::{HEADER_BYTES, Header, Kind};
 /// The largest read in one request, in bytes.
 pub const READ_BYTES_MAX: usize = 4 << 20;
 /// Paths in one stat request.
-pub(crate) const STATS_MAX: usize = 1024;
-/// The largest payload in either direction: a listing of a few hundred thousand names.
-const PAYLOAD_MAX: usize = 64 << 20;
+pub const STATS_MAX: usize = 1024;
+/// The largest payload in either direction, in bytes: a listing of a few hundred thousand names.
+pub const PAYLOAD_MAX: usize = 64 << 20;
 /// The file server's number in the header.
 const SERVICE: u16 = 0x4653;
 
@@ -236,7 +238,7 @@ fn read_validator(reader: &mut Reader<'_>) -> Result<Validator> {
 }
 
 fn send(
-    stream: &mut TcpStream,
+    stream: &mut impl Write,
     kind: Kind,
     function: u16,
     status: u32,
@@ -263,7 +265,7 @@ fn send(
 
 /// Receives header and payload. The caller reads the bulk part. `None` if the peer closed between
 /// messages.
-fn receive(stream: &mut TcpStream, kind: Kind, peer: &str) -> Result<Option<(Header, Vec<u8>)>> {
+fn receive(stream: &mut impl Read, kind: Kind, peer: &str) -> Result<Option<(Header, Vec<u8>)>> {
     let lost = |error| Error::io(format!("connection with {peer}"), error);
     let mut head = [0; HEADER_BYTES];
     let mut filled = 0;

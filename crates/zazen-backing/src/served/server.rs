@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{Backing, DirectoryBacking, SourceFile};
 use std::collections::HashMap;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,7 +27,7 @@ pub struct FileServer {
 }
 
 struct Shared {
-    tree: DirectoryBacking,
+    tree: Arc<dyn Backing>,
     bucket: Option<TokenBucket>,
     rate_bytes_per_s: u64,
     stopping: AtomicBool,
@@ -44,18 +44,8 @@ struct Shared {
 /// threads of its own.
 pub fn serve(listener: TcpListener, root: &Path, rate_bytes_per_s: Option<u64>) -> Result<FileServer> {
     let addr = listener.local_addr().map_err(|error| Error::io("address of the file server", error))?;
-    let shared = Arc::new(Shared {
-        tree: DirectoryBacking::with_deadline(root, None)?,
-        bucket: rate_bytes_per_s.map(TokenBucket::new),
-        rate_bytes_per_s: rate_bytes_per_s.unwrap_or(0),
-        stopping: AtomicBool::new(false),
-        open: Mutex::default(),
-        opens: AtomicU64::new(0),
-        stats: AtomicU64::new(0),
-        lists: AtomicU64::new(0),
-        reads: AtomicU64::new(0),
-        bytes: AtomicU64::new(0),
-    });
+    let tree = Arc::new(DirectoryBacking::with_deadline(root, None)?);
+    let shared = Arc::new(Shared::of(tree, rate_bytes_per_s));
     let accepting = shared.clone();
     let acceptor = std::thread::Builder::new()
         .name("file-server".into())
@@ -95,7 +85,27 @@ impl Drop for FileServer {
     }
 }
 
+/// Answers the questions of one peer about `tree` until it closes the connection.
+pub fn answer_peer(stream: &mut (impl Read + Write), tree: Arc<dyn Backing>) -> Result<()> {
+    talk(stream, "the daemon", &Shared::of(tree, None))
+}
+
 impl Shared {
+    fn of(tree: Arc<dyn Backing>, rate_bytes_per_s: Option<u64>) -> Shared {
+        Shared {
+            tree,
+            bucket: rate_bytes_per_s.map(TokenBucket::new),
+            rate_bytes_per_s: rate_bytes_per_s.unwrap_or(0),
+            stopping: AtomicBool::new(false),
+            open: Mutex::default(),
+            opens: AtomicU64::new(0),
+            stats: AtomicU64::new(0),
+            lists: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        }
+    }
+
     fn open(&self) -> MutexGuard<'_, HashMap<u64, TcpStream>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -134,7 +144,10 @@ fn accept_all(listener: &TcpListener, shared: &Arc<Shared>) {
         shared.open().insert(id, kept);
         let ours = shared.clone();
         let spawned = std::thread::Builder::new().name("file-server-client".into()).spawn(move || {
-            if let Err(error) = talk(stream, &ours)
+            let mut stream = stream;
+            stream.set_nodelay(true).ok();
+            let peer = stream.peer_addr().map(|addr| addr.to_string()).unwrap_or_default();
+            if let Err(error) = talk(&mut stream, &peer, &ours)
                 && !ours.stopping.load(Ordering::SeqCst)
             {
                 tracing::debug!("file server: {error}");
@@ -150,29 +163,27 @@ fn accept_all(listener: &TcpListener, shared: &Arc<Shared>) {
 /// The file that a connection reads. A client reads files one after the other, in large pieces.
 type Current = Option<(RelPath, Box<dyn SourceFile>)>;
 
-fn talk(mut stream: TcpStream, shared: &Shared) -> Result<()> {
-    stream.set_nodelay(true).ok();
-    let peer = stream.peer_addr().map(|addr| addr.to_string()).unwrap_or_default();
+fn talk(stream: &mut (impl Read + Write), peer: &str, shared: &Shared) -> Result<()> {
     let lost = |error| Error::io(format!("connection with {peer}"), error);
     let mut current: Current = None;
-    while let Some((header, payload)) = receive(&mut stream, Kind::Request, &peer)? {
+    while let Some((header, payload)) = receive(stream, Kind::Request, peer)? {
         let answer = answer(shared, header.function, &payload, &mut current);
         let function = header.function;
         match answer {
             Ok((payload, bulk)) => {
-                send(&mut stream, Kind::Reply, function, 0, &payload, bulk.len() as u64).map_err(lost)?;
-                send_data(&mut stream, &bulk, shared).map_err(lost)?;
+                send(stream, Kind::Reply, function, 0, &payload, bulk.len() as u64).map_err(lost)?;
+                send_data(stream, &bulk, shared).map_err(lost)?;
             }
             Err(error) => {
                 let payload = ErrorReply { message: error.to_string() }.encode();
-                send(&mut stream, Kind::Reply, function, error.kind() as u32, &payload, 0).map_err(lost)?;
+                send(stream, Kind::Reply, function, error.kind() as u32, &payload, 0).map_err(lost)?;
             }
         }
     }
     Ok(())
 }
 
-fn send_data(stream: &mut TcpStream, data: &[u8], shared: &Shared) -> std::io::Result<()> {
+fn send_data(stream: &mut impl Write, data: &[u8], shared: &Shared) -> std::io::Result<()> {
     let portion = shared.bucket.as_ref().map_or(READ_BYTES_MAX, TokenBucket::portion_bytes);
     for part in data.chunks(portion) {
         if let Some(bucket) = &shared.bucket {
@@ -238,7 +249,7 @@ fn read(shared: &Shared, wanted: &ReadFile, current: &mut Current) -> Result<Vec
     };
     let file = match current.take().filter(fits) {
         Some((_, file)) => file,
-        None => shared.tree.open(&wanted.path)?,
+        None => shared.tree.open_version(&wanted.path, &wanted.validator)?,
     };
     if !file.stat().validator.looks_like(&wanted.validator) {
         return Err(Error::new(

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Cold frames of an object store through a daemon, against the same library bare.
+
+    .venv/bin/python bench/data/object_store.py            a table
+    .venv/bin/python bench/data/object_store.py --json     the same for programs
+
+Both read the same objects of one server, with eight requests at once, in turn: `obstore`, which is
+the library `object_store` in Python, and a dataset's frames through zazend, whose cache is empty.
+Zazen also writes the frames to its cache and checks them. The server is a model of a store at a
+distance: a first byte takes 20 ms, and a connection brings 60 MB/s. A server on this machine
+without these limits would measure this machine's cores, which run the server, too. Needs
+`make objects` and `pip install obstore`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import zazen
+import zazen.testing
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests/objects"))
+from hostile import Hostile  # noqa: E402
+
+FIRST_BYTE_SECONDS, CONNECTION_BYTES_PER_SECOND, PIECE = 0.020, 60e6, 256 << 10
+AT_ONCE, TURNS, GOAL = 8, 7, 0.9
+SIZES = {"64 KiB": (64 << 10, 400), "4 MiB": (4 << 20, 48), "32 MiB": (32 << 20, 12)}
+KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
+
+
+def distant(request) -> bool:
+    """Answers as a store at a distance does."""
+    time.sleep(FIRST_BYTE_SECONDS)
+    connection = request.wfile
+
+    class Paced:
+        def write(self, data):
+            begin, view = time.monotonic(), memoryview(data)
+            for at in range(0, len(view), PIECE):
+                connection.write(view[at : at + PIECE])
+                ready = begin + min(at + PIECE, len(view)) / CONNECTION_BYTES_PER_SECOND
+                time.sleep(max(0.0, ready - time.monotonic()))
+
+        def flush(self):
+            connection.flush()
+
+    request.wfile = Paced()
+    try:
+        request.be_honest()
+    finally:
+        request.wfile = connection
+    return True
+
+
+def bare(store, keys: list[str], frame_bytes: int) -> float:
+    """Seconds that the library takes for all objects."""
+    import obstore
+
+    begin = time.perf_counter()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        lengths = pool.map(lambda key: len(obstore.get(store, key).bytes()), keys)
+        assert sum(lengths) == frame_bytes * len(keys)
+    return time.perf_counter() - begin
+
+
+def through_zazen(folder: Path, endpoint: str, helper: Path, frames: int, frame_bytes: int) -> float:
+    """Seconds that a reader of all frames takes; the cache is empty."""
+    (folder / "empty").mkdir()
+    told = ["--backing", f"s3://b/p?endpoint={endpoint}", "--fetchers", AT_ONCE]
+    variables = KEYS | {"ZAZEN_OBJECTS": str(helper)}
+    with zazen.testing.Daemon(folder, folder / "empty", told, variables=variables) as node:
+        with zazen.open("s3://b/p/run1", socket=str(node.socket)) as dataset:
+            begin = time.perf_counter()
+            assert sum(frame.length for frame in dataset.frames()) == frames * frame_bytes
+            return time.perf_counter() - begin
+
+
+def measure(name: str, helper: Path) -> dict[str, object]:
+    from obstore.store import S3Store
+
+    frame_bytes, frames = SIZES[name]
+    data = os.urandom(frame_bytes)
+    objects = {f"p/run1/frame{number:04}": data for number in range(frames)}
+    ratios, rates = [], []
+    with Hostile(objects) as server:
+        server.behave = distant
+        store = S3Store(
+            "b",
+            endpoint=server.endpoint,
+            access_key_id="test",
+            secret_access_key="test",
+            region="us-east-1",
+            client_options={"allow_http": True},
+        )
+        for turn in range(TURNS):
+            with tempfile.TemporaryDirectory(prefix="zz") as folder:
+
+                def zazen_seconds(folder=folder):
+                    return through_zazen(Path(folder), server.endpoint, helper, frames, frame_bytes)
+
+                if turn % 2:
+                    took, bare_took = zazen_seconds(), bare(store, list(objects), frame_bytes)
+                else:
+                    bare_took, took = bare(store, list(objects), frame_bytes), zazen_seconds()
+            ratios.append(bare_took / took)
+            rates.append(frames * frame_bytes / bare_took / 1e6)
+    ratios.sort()
+    return {
+        "what": f"{frames} objects of {name}",
+        "bare_mb_per_s": statistics.median(rates),
+        "ratio": statistics.median(ratios),
+        "spread": [ratios[0], ratios[-1]],
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--helper", type=Path, default=ROOT / "target/objects/debug/zazen-objects")
+    parser.add_argument("sizes", nargs="*", default=list(SIZES), metavar="SIZE", help="; ".join(SIZES))
+    options = parser.parse_args()
+    rows = [measure(name, options.helper) for name in options.sizes]
+    if options.json:
+        print(json.dumps({"rows": rows, "load": os.getloadavg()[0]}))
+        return 0
+    print(f"load average {os.getloadavg()[0]:.1f}; {TURNS} turns each")
+    for row in rows:
+        low, high = row["spread"]
+        print(
+            f"{row['what']}: {row['bare_mb_per_s']:.0f} MB/s bare; through Zazen {row['ratio']:.2f} of it "
+            f"({low:.2f} .. {high:.2f}); goal {GOAL}"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
