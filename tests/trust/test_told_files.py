@@ -78,27 +78,18 @@ def test_planted_links_are_replaced_not_followed(a, b, daemon, ground, shared):
 def test_spans_go_into_no_file_of_another_user(b, daemon, ground, shared):
     victim = ground / "victim"
     victim.write_text("precious")
-    spans = shared / "n0.spans.jsonl"
-
-    def refusal():
-        process = daemon("--spans", shared)
-        _, said = process.communicate(timeout=90)
-        assert process.returncode != 0 and str(spans) in said, said
-        assert victim.read_text() == "precious"
-        return said
-
-    b.run(os.symlink, victim, spans)
-    assert "symbolic link" in refusal()
-    spans.unlink()
-    b.run(spans.write_text, "{}\n")
-    assert f"owner {b.uid}" in refusal()
-    spans.unlink()
-    os.link(victim, spans)
-    assert "2 names" in refusal()
-    spans.unlink()
-    daemon("--spans", shared, "--ready-file", ground / "ready")
-    wait_for(lambda: is_own_file(ground / "ready"), "the daemon to serve")
-    assert spans.lstat().st_uid == 0
+    planted = shared / "n0.spans"
+    b.run(os.symlink, victim, planted)
+    b.run((shared / "n0.2.spans").write_text, "not yours")
+    os.link(victim, shared / "n0.3.spans")
+    process = daemon("--spans", shared, "--ready-file", ground / "ready")
+    wait_for(lambda: is_own_file(ground / "ready") or process.poll() is not None, "the daemon to serve")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=90) == 0
+    made = shared / "n0.4.spans"
+    assert made.lstat().st_uid == 0 and not made.is_symlink()
+    assert victim.read_text() == "precious"
+    assert (shared / "n0.2.spans").read_text() == "not yours"
 
 
 # What a name could do to a terminal and to a log: clear it, begin a line or a row of its own.

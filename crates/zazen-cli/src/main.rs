@@ -12,8 +12,8 @@ mod target;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
-    assign, bench, datasets, doctor, evict, explain, index, key, load, ls, number, pin, plugin, push, run,
-    sim, stat, status, verify, viz,
+    assign, bench, dash, datasets, doctor, evict, explain, index, key, load, ls, number, pin, plugin, push,
+    run, sim, stat, status, verify, viz,
 };
 use std::process::ExitCode;
 use target::Done;
@@ -45,6 +45,8 @@ struct Zazen {
 enum Command {
     /// Show the state of the nodes: frames, space, hit rate, dead nodes
     Status(status::Status),
+    /// Show all nodes, datasets and what runs, live, as a page in a browser
+    Dash(dash::Dash),
     /// Look at all nodes: what is wrong with them, and what to do
     Doctor(doctor::Doctor),
     /// Say why the last analysis of a dataset was slow, and what would help
@@ -120,6 +122,7 @@ fn main() -> ExitCode {
     let asked = Zazen::try_parse().unwrap_or_else(|error| output::refuse(&error));
     let outcome = match asked.command {
         Command::Status(arguments) => status::run(&arguments),
+        Command::Dash(arguments) => dash::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Datasets(arguments) => datasets::run(&arguments),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zazen_call::{Call, Caller, Reply, Service};
 use zazen_core::Result;
 use zazen_frames::messages::frames_fn;
@@ -87,9 +87,13 @@ impl Service for Timed {
 
     fn call(&self, caller: &Caller, call: Call<'_>) -> Result<Reply> {
         let histogram = self.calls.of(self.service.id(), call.function);
-        let began = std::time::Instant::now();
-        let answer = self.service.call(caller, call);
-        histogram.add(began.elapsed());
+        let began = call.began;
+        let mut answer = self.service.call(caller, call);
+        let ended = Instant::now();
+        histogram.add(ended.saturating_duration_since(began));
+        if let Ok(reply) = &mut answer {
+            reply.ended = Some(ended);
+        }
         answer
     }
 

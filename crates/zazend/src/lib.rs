@@ -18,7 +18,6 @@ pub mod fetch;
 pub mod fetcher;
 mod grown;
 pub mod guarded_backing;
-mod http;
 pub mod latency;
 pub mod layouts;
 pub mod logging;
@@ -51,3 +50,4 @@ pub mod viewer;
 
 pub use config::Config;
 pub use daemon::Daemon;
+pub use spans::record_plugin;

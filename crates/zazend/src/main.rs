@@ -15,7 +15,7 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|flag| flag == zazen_plugins::WORKER_FLAG) {
         let told = std::env::var("ZAZEN_LOG").unwrap_or_default();
         LogLevel::start(if told.is_empty() { DEFAULT_LOG } else { &told });
-        return zazen_plugins::worker_main();
+        return zazen_plugins::worker_main(zazend::record_plugin);
     }
     let args = Args::parse();
     if args.check {

@@ -1,7 +1,6 @@
 //! The Prometheus page: every counter of the daemon and the store, read at each scrape. It is
 //! OpenMetrics for who asks for that, and Prometheus' older text for all others.
 
-use crate::http::{Page, Responder};
 use crate::latency::Histogram;
 use crate::node::Node;
 use crate::node_store::DiskState;
@@ -14,6 +13,7 @@ use prometheus_client::registry::Registry;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_http::{Page, Request, Responder};
 use zazen_plugins::PluginReport;
 
 /// A running metrics page; it ends when dropped.
@@ -28,11 +28,11 @@ impl MetricsPage {
     pub fn serve(addr: &str, node: &Arc<Node>) -> Result<MetricsPage> {
         let mut registry = Registry::with_prefix("zazen");
         registry.register_collector(Box::new(NodeCollector(Arc::downgrade(node))));
-        let answer = move |path: &str, accept: &str| match path {
-            "/metrics" | "/" => Some(page(&registry, accept)),
-            _ => None,
+        let answer = move |request: &Request| match request.path.as_str() {
+            "/metrics" | "/" => page(&registry, &request.accepted()),
+            _ => Page::refusal("404 Not Found", "the metrics are at /metrics"),
         };
-        let responder = Responder::serve(addr, Box::new(answer)).map_err(|error| {
+        let responder = Responder::serve(addr, "metrics", Box::new(answer)).map_err(|error| {
             let why = format!("metrics at {addr}: {error}; choose another --metrics address");
             Error::new(ErrorKind::Config, why)
         })?;
@@ -49,8 +49,8 @@ fn page(registry: &Registry, accept: &str) -> Page {
     // Writing to a String cannot fail.
     prometheus_client::encoding::text::encode(&mut text, registry).ok();
     match wants_open_metrics(accept) {
-        true => Page { content_type: OPEN_METRICS, text },
-        false => Page { content_type: OLDER_TEXT, text: older_text(&text) },
+        true => Page::of(OPEN_METRICS, text),
+        false => Page::of(OLDER_TEXT, older_text(&text)),
     }
 }
 

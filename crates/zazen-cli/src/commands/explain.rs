@@ -12,10 +12,14 @@ use clap::Args;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::thread::ScopedJoinHandle;
+use std::time::Duration;
 use zazen_client::record_folder;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_explain::{Explanation, NodeSeen, explain, jobs};
 use zazen_frames::scan_record::{KeptRecord, Part, Records, ScanRecord};
+
+/// How long a node may take to say what it knows.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
@@ -47,17 +51,8 @@ pub(crate) struct Explain {
 pub(crate) fn run(arguments: &Explain) -> Result<Done> {
     let dataset = target::dataset_path(&arguments.dataset)?;
     let nodes = arguments.targets.nodes()?;
-    let (seen, mut records, missed) = collect(&nodes, &dataset)?;
-    let own = record_folder::read().into_iter().filter(|record| is_of(record, &dataset));
-    let uid = rustix::process::geteuid().as_raw();
-    records.extend(own.map(|record| KeptRecord { uid, record }));
-    let jobs = jobs(records);
-    let (count, back) = (jobs.len(), arguments.back);
-    let Some(job) = jobs.into_iter().nth(back) else {
-        return Err(none(&dataset, count, missed));
-    };
-    let explanation = explain(job, &seen, &arguments.targets.as_flags())
-        .ok_or_else(|| Error::new(ErrorKind::NotFound, "a job without records, a bug; please report it"))?;
+    let back = arguments.back;
+    let Looked { explanation, jobs, missed } = look(&dataset, &nodes, back, &arguments.targets.as_flags())?;
     if let Some(file) = &arguments.html {
         std::fs::write(file, page::page(&explanation))
             .map_err(|error| Error::io(format!("page {}", file.display()), error))?;
@@ -65,13 +60,39 @@ pub(crate) fn run(arguments: &Explain) -> Result<Done> {
     }
     match arguments.json {
         true => output::json(&as_json(&explanation, &missed)),
-        false => output::print(&text::text(&explanation, back, count)),
+        false => output::print(&text::text(&explanation, back, jobs)),
     }
     // A dead node is a part of the explanation, not an error of it.
     for one in missed.iter().filter(|_| !arguments.json) {
         output::note(format!("node {}: {}: {}; {}", one.node, one.state, one.error, one.state.remedy()));
     }
     Ok(if missed.is_empty() { Done::Wholly } else { Done::Partly })
+}
+
+/// An analysis, explained.
+pub(crate) struct Looked {
+    pub(crate) explanation: Explanation,
+    /// Analyses of the dataset that are on record.
+    jobs: usize,
+    /// Nodes that did not say what they know.
+    pub(crate) missed: Vec<Missed>,
+}
+
+/// Explains the analysis of `dataset` that is `back` before the last one. `flags`: what a command
+/// line needs to reach the nodes. `NotFound` if no such analysis is on record.
+pub(crate) fn look(dataset: &Path, nodes: &[Node], back: usize, flags: &str) -> Result<Looked> {
+    let (seen, mut records, missed) = collect(nodes, dataset)?;
+    let own = record_folder::read().into_iter().filter(|record| is_of(record, dataset));
+    let uid = rustix::process::geteuid().as_raw();
+    records.extend(own.map(|record| KeptRecord { uid, record }));
+    let jobs = jobs(records);
+    let count = jobs.len();
+    let Some(job) = jobs.into_iter().nth(back) else {
+        return Err(none(dataset, count, missed));
+    };
+    let explanation = explain(job, &seen, flags)
+        .ok_or_else(|| Error::new(ErrorKind::NotFound, "a job without records, a bug; please report it"))?;
+    Ok(Looked { explanation, jobs: count, missed })
 }
 
 fn none(dataset: &Path, jobs: usize, missed: Vec<Missed>) -> Error {
@@ -138,6 +159,7 @@ fn collect(nodes: &[Node], dataset: &Path) -> Result<Collected> {
 fn ask(node: &Node, dataset: &Path) -> Result<Vec<Records>> {
     let one = |pattern: Option<&str>| {
         let mut remote = node.connect()?;
+        remote.set_timeout(Some(ANSWER_WITHIN));
         let info = remote.open_cached(dataset, pattern)?;
         let records = remote.records(info.handle)?;
         Ok((info, records))
@@ -158,7 +180,7 @@ fn is_of(record: &ScanRecord, dataset: &Path) -> bool {
     other == dataset || same(other) || other.is_file() && other.parent().is_some_and(same)
 }
 
-fn as_json(explanation: &Explanation, missed: &[Missed]) -> Value {
+pub(crate) fn as_json(explanation: &Explanation, missed: &[Missed]) -> Value {
     let seconds = |ns: u64| ns as f64 / 1e9;
     let rank = |record: &ScanRecord| {
         let spent = Part::ALL.map(|part| (part.word().to_owned(), json!(seconds(record.spent(part)))));
@@ -186,6 +208,7 @@ fn as_json(explanation: &Explanation, missed: &[Missed]) -> Value {
         "dataset": explanation.dataset,
         "verdict": explanation.verdict,
         "mend": explanation.mend,
+        "began_ms": explanation.ranks[explanation.slowest].began_ms,
         "wall_s": seconds(explanation.wall_ns),
         "all_local_s": seconds(explanation.all_local_ns),
         "findings": explanation.findings.iter().map(finding).collect::<Vec<_>>(),

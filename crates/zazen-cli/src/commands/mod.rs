@@ -3,6 +3,7 @@
 pub(crate) mod assign;
 pub(crate) mod bench;
 pub(crate) mod completions;
+pub(crate) mod dash;
 pub(crate) mod datasets;
 pub(crate) mod doctor;
 pub(crate) mod evict;

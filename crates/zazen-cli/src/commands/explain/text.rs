@@ -1,6 +1,7 @@
 //! The explanation as text for a terminal.
 
 use crate::output::{Lines, Table};
+use std::time::{SystemTime, UNIX_EPOCH};
 use zazen_core::RunSet;
 use zazen_explain::{Explanation, Finding, What, seconds};
 use zazen_frames::scan_record::{Part, ScanRecord};
@@ -97,18 +98,33 @@ pub(super) fn text(explanation: &Explanation, back: usize, count: usize) -> Line
         text.line(format!("Note: {remark}."));
     }
     let left = count.saturating_sub(back + 1);
-    if left > 0 {
-        text.line(format!("{left} earlier analyses are on record (--back {}).", back + 1));
+    match left {
+        0 => {}
+        1 => text.line(format!("An earlier analysis is on record (--back {}).", back + 1)),
+        _ => text.line(format!("{left} earlier analyses are on record (--back {}).", back + 1)),
     }
     text
 }
 
+/// When it began, for people: a quick analysis leaves no record, so this may be an older one.
+fn ago(ms: u64) -> String {
+    match ms / 1000 {
+        seconds @ 0..120 => format!("{seconds} s ago"),
+        seconds @ 120..7200 => format!("{} min ago", seconds / 60),
+        seconds @ 7200..172_800 => format!("{} h ago", seconds / 3600),
+        seconds => format!("{} days ago", seconds / 86_400),
+    }
+}
+
 fn heading(explanation: &Explanation, slow: &ScanRecord) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+    let began = ago(now.saturating_sub(slow.began_ms));
     let on = if slow.node.is_empty() { &slow.host } else { &slow.node };
     match explanation.ranks.len() {
-        1 => format!("Where {} went (on {on})", seconds(explanation.wall_ns)),
+        1 => format!("Where {} went (on {on}; it began {began})", seconds(explanation.wall_ns)),
         ranks => format!(
-            "Where {} went: rank {} (on {on}), the slowest of {ranks}, beside the median rank {}",
+            "Where {} went: rank {} (on {on}; it began {began}), the slowest of {ranks}, beside the median \
+             rank {}",
             seconds(explanation.wall_ns),
             slow.rank,
             explanation.ranks[explanation.median].rank
@@ -137,4 +153,21 @@ fn waterfall(slow: &ScanRecord, usual: Option<&ScanRecord>) -> Lines {
         table.row(row);
     }
     table.render()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ago;
+
+    #[test]
+    fn times_have_the_unit_that_suits_them() {
+        let check = |seconds: u64, expected| assert_eq!(ago(seconds * 1000 + 999), expected);
+        check(0, "0 s ago");
+        check(119, "119 s ago");
+        check(120, "2 min ago");
+        check(7199, "119 min ago");
+        check(7200, "2 h ago");
+        check(172_799, "47 h ago");
+        check(172_800, "2 days ago");
+    }
 }

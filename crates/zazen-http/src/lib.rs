@@ -1,4 +1,7 @@
-//! A small HTTP/1.1 responder for pages that are made anew for each request.
+//! A small HTTP/1.1 responder for pages that are made anew for each request: the daemon's metrics,
+//! and `zazen dash`.
+//!
+//! It knows paths and headers. Who may see a page is the business of whoever makes the page.
 //!
 //! Invariants: there is one thread, and at most [`GUESTS_MAX`] connections. A connection is closed
 //! if it has not asked and taken its answer within [`PATIENCE`]; if a new one finds no place, the
@@ -23,33 +26,93 @@ const REQUEST_BYTES_MAX: usize = 16 << 10;
 /// How long the responder accepts nothing after the kernel refused a connection.
 const REST: Duration = Duration::from_millis(100);
 
-/// An answer.
-pub(crate) struct Page {
-    pub(crate) content_type: &'static str,
-    pub(crate) text: String,
+/// What a peer asks for. All of it is the peer's word.
+pub struct Request {
+    /// The path, without the query.
+    pub path: String,
+    /// What is behind the question mark, as it came; empty if there is none.
+    pub query: String,
+    /// Names in lower case, and values without blanks around them.
+    headers: Vec<(String, String)>,
 }
 
-/// Makes the page at a path in one of the formats that the request's `Accept` names (empty: any);
-/// `None` if there is none.
-pub(crate) type Pages = Box<dyn Fn(&str, &str) -> Option<Page> + Send>;
+impl Request {
+    /// The header of this name, in lower case; `None` if it is missing, or there more than once:
+    /// two values mean different things to different readers.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let mut values = self.headers.iter().filter(|(other, _)| other == name).map(|(_, value)| &**value);
+        values.next().filter(|_| values.next().is_none())
+    }
+
+    /// The formats that its `Accept` headers name, in lower case; empty: any.
+    pub fn accepted(&self) -> String {
+        let values = self.headers.iter().filter(|(name, _)| name == "accept").map(|(_, value)| &**value);
+        values.collect::<Vec<_>>().join(",").to_ascii_lowercase()
+    }
+
+    fn read(heard: &[u8]) -> Option<(Request, String)> {
+        let text = String::from_utf8_lossy(heard);
+        let mut lines = text.split("\r\n");
+        let mut words = lines.next()?.split(' ');
+        let (method, target, version) = (words.next()?, words.next()?, words.next()?);
+        if !version.starts_with("HTTP/1.") {
+            return None;
+        }
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let header = |line: &str| {
+            let (name, value) = line.split_once(':')?;
+            Some((name.to_ascii_lowercase(), value.trim().to_owned()))
+        };
+        let headers = lines.filter_map(header).collect();
+        Some((Request { path: path.to_owned(), query: query.to_owned(), headers }, method.to_owned()))
+    }
+}
+
+/// An answer.
+pub struct Page {
+    /// Code and reason.
+    pub status: &'static str,
+    /// The text's type, with its encoding.
+    pub content_type: &'static str,
+    /// Further headers: names and values.
+    pub headers: &'static [(&'static str, &'static str)],
+    /// What the page says.
+    pub text: String,
+}
+
+impl Page {
+    /// A page that is there.
+    pub fn of(content_type: &'static str, text: impl Into<String>) -> Page {
+        Page { status: "200 OK", content_type, headers: &[], text: text.into() }
+    }
+
+    /// A refusal, with `why` for a person.
+    pub fn refusal(status: &'static str, why: &str) -> Page {
+        Page { status, ..Page::of("text/plain; charset=utf-8", format!("{why}\n")) }
+    }
+}
+
+/// Makes the page that a request is for.
+pub type Pages = Box<dyn Fn(&Request) -> Page + Send>;
 
 /// Answers until it is dropped.
-pub(crate) struct Responder {
-    pub(crate) addr: SocketAddr,
+pub struct Responder {
+    /// Where it listens.
+    pub addr: SocketAddr,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Responder {
-    /// Listens at `addr`, `host:port`.
-    pub(crate) fn serve(addr: &str, pages: Pages) -> std::io::Result<Responder> {
+    /// Listens at `addr`, `host:port`, on a thread called `thread`.
+    pub fn serve(addr: &str, thread: &str, pages: Pages) -> std::io::Result<Responder> {
         let listener = TcpListener::bind(addr)?;
         listener.set_nonblocking(true)?;
         let addr = listener.local_addr()?;
         let stop = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let stopped = stop.clone();
         let thread = std::thread::Builder::new()
-            .name("metrics".into())
+            .name(thread.into())
             .spawn(move || Reception { listener, guests: VecDeque::new(), pages }.receive(&stopped))?;
         Ok(Responder { addr, stop, thread: Some(thread) })
     }
@@ -170,13 +233,15 @@ impl Guest {
                 Err(_) => return false,
             }
             if self.heard.len() > REQUEST_BYTES_MAX {
-                self.answer = Some(plain("431 Request Header Fields Too Large", "the request is too long\n"));
+                let page = Page::refusal("431 Request Header Fields Too Large", "the request is too long");
+                self.answer = Some(reply(&page, false));
                 return true;
             }
             if self.heard.windows(4).any(|end| end == b"\r\n\r\n") {
                 let answer = catch_unwind(AssertUnwindSafe(|| answer(&self.heard, pages)));
-                let broken = || plain("500 Internal Server Error", "the daemon met a bug of its own\n");
-                self.answer = Some(answer.unwrap_or_else(|_| broken()));
+                let broken =
+                    || Page::refusal("500 Internal Server Error", "the program met a bug of its own");
+                self.answer = Some(answer.unwrap_or_else(|_| reply(&broken(), false)));
                 return true;
             }
         }
@@ -184,41 +249,22 @@ impl Guest {
 }
 
 fn answer(heard: &[u8], pages: &Pages) -> Vec<u8> {
-    let line = heard.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    let words = String::from_utf8_lossy(line);
-    let mut words = words.split(' ');
-    let (method, target, version) = (words.next(), words.next(), words.next());
-    let Some(target) = target.filter(|_| version.is_some_and(|version| version.starts_with("HTTP/1.")))
-    else {
-        return plain("400 Bad Request", "this is HTTP/1.1\n");
+    let Some((request, method)) = Request::read(heard) else {
+        return reply(&Page::refusal("400 Bad Request", "this is HTTP/1.1"), false);
     };
-    let bodiless = match method {
-        Some("GET") => false,
-        Some("HEAD") => true,
-        _ => return plain("405 Method Not Allowed", "GET only\n"),
-    };
-    match pages(target.split('?').next().unwrap_or_default(), &accepted(heard)) {
-        Some(page) => reply("200 OK", page.content_type, &page.text, bodiless),
-        None => plain("404 Not Found", "the metrics are at /metrics\n"),
+    match method.as_str() {
+        "GET" | "HEAD" => reply(&pages(&request), method == "HEAD"),
+        _ => reply(&Page::refusal("405 Method Not Allowed", "GET only"), false),
     }
 }
 
-/// What the request's `Accept` lines say, in lower case.
-fn accepted(heard: &[u8]) -> String {
-    let text = String::from_utf8_lossy(heard).to_ascii_lowercase();
-    let lines = text.lines().skip(1).filter_map(|line| line.strip_prefix("accept:"));
-    lines.map(str::trim).collect::<Vec<_>>().join(",")
-}
-
-fn plain(status: &str, text: &str) -> Vec<u8> {
-    reply(status, "text/plain; charset=utf-8", text, false)
-}
-
-fn reply(status: &str, content_type: &str, text: &str, bodiless: bool) -> Vec<u8> {
+fn reply(page: &Page, bodiless: bool) -> Vec<u8> {
+    let Page { status, content_type, headers, text } = page;
+    let more: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let length = text.len();
-    let body = if bodiless { "" } else { text };
+    let body = if bodiless { "" } else { text.as_str() };
     format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\nConnection: \
+        "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\n{more}Connection: \
          close\r\n\r\n{body}"
     )
     .into_bytes()
@@ -229,13 +275,17 @@ mod tests {
     use super::*;
 
     fn responder() -> Responder {
-        let pages = |path: &str, accept: &str| match path {
-            "/metrics" => Some(Page { content_type: "text/x", text: "x".repeat(3 << 20) }),
-            "/accept" => Some(Page { content_type: "text/x", text: accept.to_owned() }),
+        let pages = |request: &Request| match request.path.as_str() {
+            "/metrics" => Page::of("text/x", "x".repeat(3 << 20)),
+            "/accept" => Page::of("text/x", request.accepted()),
+            "/host" => Page {
+                headers: &[("X-Seen", "yes")],
+                ..Page::of("text/x", format!("{:?} {:?}", request.header("host"), request.query))
+            },
             "/panic" => panic!("a bug"),
-            _ => None,
+            _ => Page::refusal("404 Not Found", "no such page"),
         };
-        Responder::serve("127.0.0.1:0", Box::new(pages)).unwrap()
+        Responder::serve("127.0.0.1:0", "pages", Box::new(pages)).unwrap()
     }
 
     fn ask(addr: SocketAddr, request: &str) -> String {
@@ -259,9 +309,9 @@ mod tests {
         check("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP/1.1 200", 3 << 20);
         check("GET /metrics?x=1 HTTP/1.0\r\n\r\n", "HTTP/1.1 200", 3 << 20);
         check("HEAD /metrics HTTP/1.1\r\n\r\n", "HTTP/1.1 200", 0);
-        check("GET /else HTTP/1.1\r\n\r\n", "HTTP/1.1 404", 28);
+        check("GET /else HTTP/1.1\r\n\r\n", "HTTP/1.1 404", 13);
         check("POST /metrics HTTP/1.1\r\n\r\n", "HTTP/1.1 405", 9);
-        check("GET /panic HTTP/1.1\r\n\r\n", "HTTP/1.1 500", 32);
+        check("GET /panic HTTP/1.1\r\n\r\n", "HTTP/1.1 500", 33);
         check("nonsense\r\n\r\n", "HTTP/1.1 400", 17);
         check(&"x".repeat(REQUEST_BYTES_MAX + 1), "HTTP/1.1 431", 24);
     }
@@ -275,6 +325,19 @@ mod tests {
         };
         assert_eq!(told("Host: x\r\n"), "");
         assert_eq!(told("ACCEPT: Text/Plain\r\nx: y\r\nAccept: a/b;q=0.5\r\n"), "text/plain,a/b;q=0.5");
+    }
+
+    #[test]
+    fn a_header_that_comes_twice_says_nothing() {
+        let responder = responder();
+        let told = |headers: &str| {
+            let text = ask(responder.addr, &format!("GET /host?a=b HTTP/1.1\r\n{headers}\r\n"));
+            assert!(text.contains("\r\nX-Seen: yes\r\n"), "{text}");
+            text.split_once("\r\n\r\n").unwrap().1.to_owned()
+        };
+        assert_eq!(told("HOST:  one \r\n"), "Some(\"one\") \"a=b\"");
+        assert_eq!(told("Host: one\r\nhost: two\r\n"), "None \"a=b\"");
+        assert_eq!(told(""), "None \"a=b\"");
     }
 
     #[test]
