@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Ordinary programs inside a mounted folder, with their own checks. By hand: `make test` does not
-run it.
+"""Ordinary programs inside a mounted folder, with their own checks. By hand; tests of mounts run
+some of them.
 
-    programs.py FOLDER [NAME…]
+    .venv/bin/python tests/namespace/programs.py FOLDER [NAME…]
 
 FOLDER is an empty directory in a mount. Prints a line for each program: as expected, or why it was
 not run. Ends with 1 if one failed. PostgreSQL runs as the user `postgres`, or `nobody`, and needs a
@@ -21,6 +21,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import zazen.testing
+
+NOBODY = pwd.getpwnam("nobody").pw_uid
+
 
 class NotRunError(Exception):
     """What is missing."""
@@ -30,6 +34,24 @@ def need(*names: str) -> None:
     for name in names:
         if shutil.which(name) is None:
             raise NotRunError(f"no program {name}")
+
+
+def as_nobody(*words: object, status: int = 0) -> str:
+    """What a program says that the user `nobody` starts, and that ends with `status`."""
+    done = subprocess.run(
+        list(map(str, words)),
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        env=zazen.testing.environment(),
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == status, done
+    return done.stdout + done.stderr
 
 
 def sh(folder: Path, script: str, **options: object) -> None:
@@ -55,12 +77,12 @@ def git(folder: Path) -> None:
     )
 
 
-def tar_and_rsync(folder: Path) -> None:
+def tar_and_rsync(folder: Path, files: int = 200) -> None:
     need("tar", "rsync")
     sh(
         folder,
-        """
-        mkdir src && for n in $(seq 200); do head -c $((n * 997)) /dev/urandom > src/f$n; done
+        f"""
+        mkdir src && for n in $(seq {files}); do head -c $((n * 997)) /dev/urandom > src/f$n; done
         ln -s f1 src/link && ln src/f2 src/hard && chmod 0640 src/f3 && touch -d @1234567890.5 src/f4
         tar cf a.tar src && mkdir t && tar xpf a.tar -C t && diff -r src t/src
         test "$(stat -c %a%Y t/src/f3)" = "$(stat -c %a%Y src/f3)"

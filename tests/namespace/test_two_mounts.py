@@ -6,6 +6,7 @@ With so long a time, only what the daemons tell each other can be the reason.
 
 import errno
 import fcntl
+import mmap
 import os
 import secrets
 import signal
@@ -73,6 +74,15 @@ def soon(what, expected) -> None:
     while (found := what()) != expected:
         assert time.monotonic() < until, f"{found!r} is not {expected!r}"
         time.sleep(0.02)
+
+
+def sent(file, to: Path, size: int) -> bytes:
+    """The file's bytes as `sendfile` gives them."""
+    with open(to, "wb", buffering=0) as out:
+        done = 0
+        while done < size:
+            done += os.sendfile(out.fileno(), file.fileno(), done, size - done)
+    return to.read_bytes()
 
 
 def look(path: Path):
@@ -201,6 +211,47 @@ def test_open_files_are_opened_again_and_calls_do_not_wait_twice(folder, alone):
         assert failed == 30
         two.daemons[0].start()
         soon(lambda: look(a / "f0"), 0o644)
+        two.zazen("unmount", a)
+        two.zazen("unmount", b)
+
+    alone(test)
+
+
+def test_copies_and_sendfile_see_what_another_node_wrote(folder, alone):
+    """The kernel moves bytes of files between descriptors through pages that it keeps."""
+
+    def test():
+        two = Two(folder)
+        a, b = two.mount(0), two.mount(1)
+        size = 1 << 16
+        with (
+            open(a / "f", "w+b", buffering=0) as here,
+            open(a / "to", "wb"),
+        ):
+            here.write(bytes(size))
+            # Both mounts have the file open all the time, and nobody asks for its attributes.
+            with (
+                open(b / "f", "r+b", buffering=0) as there,
+                open(b / "to", "r+b", buffering=0) as to,
+            ):
+                for round in range(1, 6):
+                    wrote = bytes([round]) * size
+                    assert os.pwrite(here.fileno(), wrote, 0) == size
+                    assert os.pread(there.fileno(), size, 0) == wrote
+                    done = 0
+                    while done < size:
+                        done += os.copy_file_range(there.fileno(), to.fileno(), size - done, done, done)
+                    assert os.pread(to.fileno(), size, 0) == wrote, f"copy in round {round}"
+                    # Within one file.
+                    copied = os.copy_file_range(there.fileno(), there.fileno(), 4096, 0, size)
+                    assert os.pread(there.fileno(), size, size) == wrote[:copied]
+                # sendfile and maps have pages that may be old, but not for long.
+                for round in range(6, 10):
+                    wrote = bytes([round]) * size
+                    assert os.pwrite(here.fileno(), wrote, 0) == size
+                    with mmap.mmap(there.fileno(), size, prot=mmap.PROT_READ) as mapped:
+                        soon(lambda mapped=mapped: mapped[:], wrote)
+                    soon(lambda: sent(there, folder / "sent", size), wrote)
         two.zazen("unmount", a)
         two.zazen("unmount", b)
 

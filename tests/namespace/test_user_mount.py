@@ -2,17 +2,17 @@
 kernel's shortcut."""
 
 import os
-import pwd
 import shutil
 import stat
 import subprocess
 from pathlib import Path
 
+import programs
 import pytest
 import zazen.testing
 
 # fusermount3 wants a user that has a name.
-USER = pwd.getpwnam("nobody").pw_uid
+USER = programs.NOBODY
 
 
 def test_a_user_mounts_without_root(run_inside):
@@ -33,27 +33,8 @@ def test_a_user_mounts_without_root(run_inside):
         mine.mkdir()
         os.chown(mine, USER, USER)
 
-        def as_user(*words: object, status: int = 0) -> str:
-            def become() -> None:
-                os.setgroups([])
-                os.setresgid(USER, USER, USER)
-                os.setresuid(USER, USER, USER)
-
-            done = subprocess.run(
-                list(map(str, words)),
-                preexec_fn=become,
-                env=zazen.testing.environment(),
-                cwd="/",
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
-            )
-            assert done.returncode == status, done
-            return done.stdout + done.stderr
-
         program = zazen.testing.program("zazen")
-        as_user(program, "mount", mine, "--socket", node.daemon.socket)
+        programs.as_nobody(program, "mount", mine, "--socket", node.daemon.socket)
         code = """
             set -e
             cat public > /dev/null
@@ -64,11 +45,11 @@ def test_a_user_mounts_without_root(run_inside):
             test "$(stat -c %s own/big)" = 20971520 && cmp -n 20971520 own/big /dev/zero
             ln own/g own/h && ln -s g own/s && test "$(cat own/s)" = hello && rm -r own
         """
-        as_user("sh", "-c", f"cd {mine} && {code}")
+        programs.as_nobody("sh", "-c", f"cd {mine} && {code}")
         # Nobody else may enter, not even root.
         with pytest.raises(PermissionError):
             os.listdir(mine)
-        as_user(program, "unmount", mine)
+        programs.as_nobody(program, "unmount", mine)
         assert os.listdir(mine) == []
         assert sorted(os.listdir(root)) == ["public", "secret"]
         node.unmount()

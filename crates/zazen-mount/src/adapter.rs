@@ -6,11 +6,13 @@
 //! - The set-id bits of a file go when somebody other than root opens it for writing, not with the
 //!   first write: the kernel itself writes files of this machine, and tells nobody.
 
+use crate::bytes;
 use crate::caller::Callers;
 use crate::convert::{attr, error, file_type, how, name_of, when, without_set_id};
 use crate::local_io;
 use crate::locks::{self, Asked, Locks};
 use crate::opens::{Answer, OpenFile, Opens};
+use crate::pages::{Keeper, Pages};
 use crate::tree::{Blocking, Changes, Credentials, Errno, Kind, Lock, Node, Owner, Result};
 use crate::tree::{InodeStat, Tree};
 use fuser::{
@@ -36,7 +38,8 @@ const BEHIND_DOT_DOT: u64 = 2;
 pub(crate) struct Adapter {
     tree: Arc<dyn Tree>,
     callers: Callers,
-    opens: Opens,
+    opens: Arc<Opens>,
+    pages: Arc<Pages>,
     locks: Arc<Locks>,
     fresh: Duration,
     try_passthrough: bool,
@@ -54,12 +57,19 @@ impl Adapter {
         Adapter {
             tree,
             callers: Callers::default(),
-            opens: Opens::new(),
+            opens: Arc::new(Opens::new()),
+            pages: Arc::default(),
             locks: Arc::default(),
             fresh,
             try_passthrough,
             notifier,
         }
+    }
+
+    /// Has the kernel forget pages that others may have written.
+    pub(crate) fn keeper(&self) -> Keeper {
+        let (pages, opens) = (Arc::clone(&self.pages), Arc::clone(&self.opens));
+        Keeper { pages, tree: Arc::clone(&self.tree), opens }
     }
 
     /// Runs `work` as the caller. A refusal counts only with groups that were just read.
@@ -117,7 +127,7 @@ impl Adapter {
 
     /// Takes the set-id bits away from a file that somebody other than root writes.
     fn drop_set_id(&self, node: Node, handle: Option<u64>, uid: u32) -> Result<Option<InodeStat>> {
-        if uid == 0 {
+        if uid == 0 || self.tree.drops_set_id() {
             return Ok(None);
         }
         let root = Credentials { uid: 0, gid: 0, groups: Vec::new() };
@@ -194,6 +204,7 @@ impl Filesystem for Adapter {
 
     fn destroy(&mut self) {
         self.locks.stop();
+        self.pages.stop();
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -402,20 +413,21 @@ impl Filesystem for Adapter {
     fn read(
         &self,
         _req: &Request,
-        _node: INodeNo,
+        node: INodeNo,
         file: FileHandle,
         offset: u64,
         size: u32,
         _flags: OpenFlags,
-        _owner: Option<LockOwner>,
+        owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         let read = self.file(file).and_then(|file| {
+            // A program's own read has an owner. What has none fills pages.
+            if owner.is_none() && !file.is_cached {
+                self.pages.note(node.0);
+            }
             let mut buffer = vec![0; size as usize];
-            let bytes = match &file.local {
-                Some(local) => local_io::read(local, offset, &mut buffer)?,
-                None => self.tree.read(file.handle, offset, &mut buffer)?,
-            };
+            let bytes = bytes::read(&*self.tree, &file, offset, &mut buffer)?;
             buffer.truncate(bytes);
             Ok(buffer)
         });
@@ -439,11 +451,15 @@ impl Filesystem for Adapter {
             if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
                 self.drop_set_id(node.0, Some(file.handle), req.uid())?;
             }
-            match &file.local {
-                Some(local) => local_io::write(local, offset, bytes, append),
-                None => self.tree.write(file.handle, offset, bytes, append),
-            }
+            bytes::write(&*self.tree, &file, offset, bytes, append)
         });
+        // The kernel keeps the mode, and leaves it to the tree to take bits of it away.
+        if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID)
+            && self.tree.drops_set_id()
+            && let Some(notifier) = self.notifier.get()
+        {
+            _ = notifier.inval_inode(node, -1, 0);
+        }
         match wrote {
             Ok(bytes) => reply.written(bytes as u32),
             Err(errno) => reply.error(error(errno)),
@@ -772,13 +788,9 @@ impl Filesystem for Adapter {
         _flags: fuser::CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let bytes = bytes.min(1 << 30);
         let copied = self.file(from).and_then(|from| {
             let to = self.file(to)?;
-            match (&from.local, &to.local) {
-                (Some(from), Some(to)) => local_io::copy(from, from_offset, to, to_offset, bytes),
-                _ => self.tree.copy(from.handle, from_offset, to.handle, to_offset, bytes),
-            }
+            bytes::copy(&*self.tree, (&from, from_offset), (&to, to_offset), bytes.min(1 << 30))
         });
         match copied {
             Ok(bytes) => reply.written(bytes as u32),

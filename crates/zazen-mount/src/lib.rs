@@ -1,16 +1,18 @@
 //! Mounts a file tree by FUSE.
 //!
-//! - `tree`: what can be mounted, as a trait; its implementations: `namespace`,
+//! - `tree`: what can be mounted, as a trait; its implementations: `namespace`, `forwarded`,
 //!   `local`.
 //! - `adapter`: the kernel's requests, as calls of the tree; `convert`, `opens`, `locks`, `caller`,
-//!   `local_io`: its parts; `squashed`: what root may name.
+//!   `local_io`, `bytes`, `pages`: its parts; `squashed`: what root may name.
 //! - `contract`: random work that every tree must pass.
 //! - `mount`: mounting, replacing what a killed process left, unmounting.
 
 mod adapter;
+mod bytes;
 mod caller;
 pub mod contract;
 mod convert;
+pub mod forwarded;
 pub mod local;
 mod local_io;
 mod lock_table;
@@ -18,6 +20,7 @@ mod locks;
 pub mod mount;
 pub mod namespace;
 mod opens;
+mod pages;
 mod squashed;
 pub mod tree;
 

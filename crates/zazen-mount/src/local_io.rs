@@ -74,7 +74,7 @@ pub(crate) fn copy(
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
     match rustix::fs::copy_file_range(from, Some(&mut from_offset), to, Some(&mut to_offset), bytes) {
         Ok(copied) => Ok(copied as u64),
-        // The files are on different disks, or the disk can't: the kernel reads and writes instead.
+        // The files are on different disks, or the disk can't: they are read and written.
         Err(rustix::io::Errno::XDEV | rustix::io::Errno::NOSYS) => Err(Errno::EOPNOTSUPP),
         Err(error) => Err(errno_of(error)),
     }

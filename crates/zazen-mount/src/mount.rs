@@ -60,9 +60,12 @@ impl Mounted {
         let changes = tree.changes();
         let notifier = Arc::new(OnceLock::new());
         let adapter = Adapter::new(tree, options.passthrough, Arc::clone(&notifier));
+        let keeper = adapter.keeper();
         let session =
             Session::new(adapter, &mountpoint, &config).map_err(|error| refused(&mountpoint, error))?;
         _ = notifier.set(session.notifier());
+        let forgetter = session.notifier();
+        spawn("pages", move || keeper.run(&forgetter))?;
         if let Some(changes) = changes {
             let notifier = session.notifier();
             spawn("invalidate", move || invalidate(&changes, &notifier))?;

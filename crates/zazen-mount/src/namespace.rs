@@ -12,8 +12,8 @@
 
 use crate::squashed::{Asked, Squashed};
 use crate::tree::{
-    Blocking, Change, Changes, Credentials, Errno, Handle, How, InodeStat, Io, Kind, Listed, Lock, Name,
-    Node, Opened, Owner, Range, Result, Space, Tree, When,
+    Blocking, BytesVersion, Change, Changes, Credentials, Errno, Handle, How, InodeStat, Io, Kind, Listed,
+    Lock, Name, Node, Opened, Owner, Range, Result, Space, Tree, When,
 };
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -401,6 +401,15 @@ impl Tree for NamespaceTree {
         };
         let started = std::thread::Builder::new().name("watch".into()).spawn(move || watcher.run());
         started.is_ok().then_some(receiver)
+    }
+
+    fn bytes_version(&self, node: Node) -> Option<BytesVersion> {
+        let root = Credentials { uid: 0, gid: 0, groups: Vec::new() };
+        // The kernel is told nothing: what it was told last stays as it is.
+        let found = self.namespace.attributes(self.who(&root), id(node)).ok()?;
+        let is_written = found.place.as_ref().is_some_and(|place| place.writing);
+        let Attributes { version, modified_ns, .. } = found;
+        (!is_written).then_some(BytesVersion { version, modified_ns })
     }
 
     fn vet(&self, who: &Credentials, node: Node) -> Result<()> {

@@ -6,7 +6,7 @@
 
 use crate::tree::{Handle, Io, Node, Opened};
 use fuser::{BackingId, FileHandle, FopenFlags};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -19,6 +19,8 @@ pub(crate) struct OpenFile {
     pub(crate) handle: Handle,
     /// The file on this machine, if it has one.
     pub(crate) local: Option<Arc<OwnedFd>>,
+    /// Whether the kernel keeps its bytes, until the next open or a change that it is told of.
+    pub(crate) is_cached: bool,
     /// Identity of the local file that the kernel reads and writes itself.
     backed: Option<(u64, u64)>,
 }
@@ -73,6 +75,7 @@ impl Opens {
         let mut backing = None;
         let mut backed = None;
         let mut local = None;
+        let is_cached = matches!(opened.io, Io::Cached);
         match opened.io {
             Io::Cached => {}
             Io::Direct => flags |= FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
@@ -87,7 +90,7 @@ impl Opens {
             }
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let file = Arc::new(OpenFile { node, handle: opened.handle, local, backed });
+        let file = Arc::new(OpenFile { node, handle: opened.handle, local, is_cached, backed });
         self.files.write().unwrap_or_else(PoisonError::into_inner).insert(number, file);
         Answer { file: FileHandle(number), flags, backing }
     }
@@ -129,6 +132,12 @@ impl Opens {
     /// The open file with this number.
     pub(crate) fn get(&self, file: FileHandle) -> Option<Arc<OpenFile>> {
         self.files.read().unwrap_or_else(PoisonError::into_inner).get(&file.0).cloned()
+    }
+
+    /// The inodes of all open files.
+    pub(crate) fn nodes(&self) -> HashSet<Node> {
+        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+        files.values().map(|file| file.node).collect()
     }
 
     /// Ends an open file.

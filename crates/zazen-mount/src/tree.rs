@@ -203,6 +203,15 @@ pub enum Change {
     Entry(Node, Name),
 }
 
+/// What differs whenever the bytes of a file do, apart from two writes in one tick of the clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BytesVersion {
+    /// The version of its attributes.
+    pub version: u64,
+    /// When its bytes changed last.
+    pub modified_ns: i64,
+}
+
 /// A file tree. Every operation is complete in itself and may be called from many threads.
 #[allow(clippy::too_many_arguments)]
 pub trait Tree: Send + Sync + 'static {
@@ -210,9 +219,20 @@ pub trait Tree: Send + Sync + 'static {
     fn fresh_for(&self) -> Duration {
         Duration::from_secs(1)
     }
+    /// What differs whenever the bytes of a file do. `None` if that is not known, or if anybody may
+    /// have the file open for writing.
+    fn bytes_version(&self, node: Node) -> Option<BytesVersion> {
+        let _ = node;
+        None
+    }
     /// What changed elsewhere. The adapter takes it once, when it starts.
     fn changes(&self) -> Option<Receiver<Change>> {
         None
+    }
+
+    /// Whether the tree itself takes the set-id bits away from a file that somebody writes.
+    fn drops_set_id(&self) -> bool {
+        false
     }
 
     /// Whether the caller may name this inode. The kernel lets root pass closed directories by
@@ -300,7 +320,7 @@ pub trait Tree: Send + Sync + 'static {
     }
     /// `SEEK_DATA` or `SEEK_HOLE`; not called for [`Io::Local`].
     fn seek(&self, handle: Handle, offset: u64, data: bool) -> Result<u64>;
-    /// Copies inside the tree. `EOPNOTSUPP`: the kernel reads and writes instead. Not called where
+    /// Copies inside the tree. `EOPNOTSUPP`: the adapter reads and writes instead. Not called where
     /// both are [`Io::Local`].
     fn copy(&self, from: Handle, from_offset: u64, to: Handle, to_offset: u64, bytes: u64) -> Result<u64> {
         let _ = (from, from_offset, to, to_offset, bytes);

@@ -18,8 +18,8 @@ use zazen_core::{Error, ErrorKind, Result};
 use zazen_env::fork::PerProcess;
 use zazen_namespace::operation::Inode;
 use zazen_namespace::service::{
-    Answered, Answers, Ask, Asks, Balance, Balanced, Changes, Hello, MapView, NodeSpace, NodeView, Quota,
-    Quotas, Scrub, ScrubAt, Scrubbed, Spaces, Watch, namespace_fn,
+    Answered, Answers, Ask, Asks, Balance, Balanced, Changes, Hello, Leave, Leaving, MapView, NodeSpace,
+    NodeView, Quota, Quotas, Scrub, ScrubAt, Scrubbed, Spaces, Watch, namespace_fn,
 };
 use zazen_namespace::{Errno, InodeId, NodeNo};
 use zazen_wire::{Message, service};
@@ -218,6 +218,12 @@ impl Namespace {
     /// `PermissionDenied` for others than root and the daemon's user.
     pub fn balance(&self, ask: &Balance) -> Result<Balanced> {
         Balanced::decode(&self.call(namespace_fn::BALANCE, &ask.encode(), Repeat::No)?.payload)
+    }
+
+    /// Has a node leave the namespace or stay, or asks how far it is. `PermissionDenied` for others
+    /// than root and the daemon's user.
+    pub fn leave(&self, ask: &Leave) -> Result<Leaving> {
+        Leaving::decode(&self.call(namespace_fn::LEAVE, &ask.encode(), Repeat::No)?.payload)
     }
 
     /// The disks of the nodes that answered a moment ago.

@@ -2,8 +2,10 @@
 
 use crate::output;
 use clap::Args;
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -12,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_env::socket_path::find_socket_path;
+use zazen_mount::forwarded::{Daemon, ForwardedTree};
 use zazen_mount::namespace::NamespaceTree;
 use zazen_mount::{Options, Tree, mount};
 
@@ -22,16 +25,31 @@ const READY: &str = "mounted";
 #[command(after_help = "EXAMPLES:
   zazen mount /job                       # the namespace of this machine's daemon
   zazen mount /job --read-only
+  zazen mount --node n7:7345 --key key --forward /data   # /data of the machine n7, here, too
+  zazen mount --node n7:7345 --key key --forward /far=/srv/data
   zazen unmount /job
 
 The command returns when the folder is mounted; a process in the background serves it. As root, all
 users may enter, and the kernel itself reads and writes files that this node holds. A user's own
 mount needs fusermount3 (package fuse3), is for that user only, and has no such shortcut.
-docs/namespace.md says what programs may expect.")]
+docs/namespace.md says what programs may expect.
+
+With --forward, a folder of a daemon's machine is mounted, for programs that zazen run cannot serve.
+The daemon needs the posix plug-in. The mount is for the user who mounts only, root or not, and the
+far machine decides with that user's rights. docs/forwarding.md says what programs may expect.")]
 pub(crate) struct Mount {
     /// The folder to mount on
-    #[arg(value_name = "MOUNTPOINT")]
-    mountpoint: PathBuf,
+    #[arg(value_name = "MOUNTPOINT", required_unless_present = "forward")]
+    mountpoint: Option<PathBuf>,
+    /// Mount a folder of the daemon's machine: where it is mounted here, and its path there
+    #[arg(long, value_name = "PREFIX[=FAR]", conflicts_with = "mountpoint")]
+    forward: Option<OsString>,
+    /// The daemon of another node, at this address; needs the cluster key
+    #[arg(long, value_name = "HOST:PORT", requires = "forward", conflicts_with = "socket")]
+    node: Option<String>,
+    /// The cluster key's file, for --node [default: $ZAZEN_KEY]
+    #[arg(long, value_name = "FILE", env = "ZAZEN_KEY", hide_env = true)]
+    key: Option<PathBuf>,
     /// The daemon behind this socket [default: this machine's]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -73,29 +91,90 @@ pub(crate) fn unmount(arguments: &Unmount) -> Result<()> {
 }
 
 fn serve(arguments: &Mount, ready: impl FnOnce()) -> Result<()> {
-    let socket = arguments.socket.clone().unwrap_or_else(find_socket_path);
-    let tree = NamespaceTree::through(&socket)?;
     let root = rustix::process::geteuid().is_root();
-    let options = Options {
-        source: "zazen".into(),
-        allow_other: root && tree.vouches() && !arguments.private,
-        read_only: arguments.read_only,
-        passthrough: root && !arguments.no_passthrough,
-    };
-    if !root {
-        output::note("a user's own mount: for this user only, and the kernel has no shortcut to local files");
-    }
-    let tree: Arc<dyn Tree> = match arguments.keep {
-        Some(seconds) => Arc::new(tree.keeping(Duration::from_secs(seconds))),
-        None => Arc::new(tree),
+    let read_only = arguments.read_only;
+    let (tree, mountpoint, options): (Arc<dyn Tree>, _, _) = match (&arguments.forward, &arguments.mountpoint)
+    {
+        (Some(forward), _) => {
+            let (mountpoint, tree) = forwarded(arguments, forward)?;
+            output::note("a mount of forwarded files is for the user who mounts only");
+            let options =
+                Options { source: "zazen".into(), allow_other: false, read_only, passthrough: false };
+            (Arc::new(tree), mountpoint, options)
+        }
+        (None, Some(mountpoint)) => {
+            let socket = arguments.socket.clone().unwrap_or_else(find_socket_path);
+            let tree = NamespaceTree::through(&socket)?;
+            if !root {
+                output::note(
+                    "a user's own mount: for this user only, and the kernel has no shortcut to local files",
+                );
+            }
+            let options = Options {
+                source: "zazen".into(),
+                allow_other: root && tree.vouches() && !arguments.private,
+                read_only,
+                passthrough: root && !arguments.no_passthrough,
+            };
+            let tree = match arguments.keep {
+                Some(seconds) => tree.keeping(Duration::from_secs(seconds)),
+                None => tree,
+            };
+            (Arc::new(tree), mountpoint.clone(), options)
+        }
+        (None, None) => return Err(Error::new(ErrorKind::InvalidArgument, "nothing says where to mount")),
     };
     let is_told = std::env::var_os(BACKGROUND).is_some();
-    mount::serve(tree, &arguments.mountpoint, &options, || {
+    mount::serve(tree, &mountpoint, &options, || {
         if is_told {
             tell_ready();
         }
         ready();
     })
+}
+
+/// Where a forwarded folder is mounted, and its tree.
+fn forwarded(arguments: &Mount, forward: &OsStr) -> Result<(PathBuf, ForwardedTree)> {
+    let bytes = forward.as_bytes();
+    let (here, there) = match bytes.iter().position(|byte| *byte == b'=') {
+        Some(at) => (&bytes[..at], &bytes[at + 1..]),
+        None => (bytes, bytes),
+    };
+    let (mountpoint, folder) = (Path::new(OsStr::from_bytes(here)), Path::new(OsStr::from_bytes(there)));
+    if let Some(bad) = [mountpoint, folder].into_iter().find(|path| !path.is_absolute()) {
+        return Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!("--forward wants absolute paths, PREFIX or PREFIX=FAR; {} is none", bad.display()),
+        ));
+    }
+    // The process in the background leaves the working directory, and may connect again.
+    let absolute =
+        |path: &Path| std::path::absolute(path).map_err(|error| Error::io(path.display().to_string(), error));
+    let daemon = match (&arguments.node, &arguments.key) {
+        (Some(node), Some(key)) => Daemon::There(node.clone(), absolute(key)?),
+        (Some(node), None) => {
+            return Err(Error::new(
+                ErrorKind::Config,
+                format!("--node {node} needs the cluster key: --key FILE, or $ZAZEN_KEY"),
+            ));
+        }
+        (None, _) => Daemon::Here(absolute(&arguments.socket.clone().unwrap_or_else(find_socket_path))?),
+    };
+    let tree = ForwardedTree::of(&daemon, folder)?;
+    if tree.is_at(mountpoint) {
+        return Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!(
+                "{} is that folder itself: the daemon runs on this machine, so programs can use it as it is",
+                mountpoint.display()
+            ),
+        ));
+    }
+    let tree = match arguments.keep {
+        Some(seconds) => tree.keeping(Duration::from_secs(seconds)),
+        None => tree,
+    };
+    Ok((mountpoint.to_owned(), tree))
 }
 
 /// Set for the process in the background.
