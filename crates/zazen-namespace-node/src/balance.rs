@@ -3,6 +3,8 @@
 //! A move is a copy that takes over: it counts only if nobody has the file open, and if nothing of
 //! it changed since the first byte was read. Until then all reads go to the old holder.
 
+use crate::copies::{END, END_BYTES_PER_S};
+use crate::data::Tries;
 use crate::driver::wall_ns;
 use crate::handles::lock;
 use crate::lease::is_only_user;
@@ -91,8 +93,8 @@ impl NamespaceNode {
             less_what_was_given(self.spaces(), &balance.begun, &balance.given)
         };
         let own = spaces.iter().find(|space| space.node == me)?;
-        let other =
-            spaces.iter().filter(|space| space.node != me).min_by_key(|space| (fill(space), space.node))?;
+        let others = spaces.iter().filter(|space| space.node != me && self.stays(space.node));
+        let other = others.min_by_key(|space| (fill(space), space.node))?;
         let after = NodeSpace { bytes_free: other.bytes_free.saturating_sub(bytes), ..other.clone() };
         let helps = fill(own) > mean(&spaces) + SLACK && fill(&after) + SLACK < fill(own);
         let address = self.address(other.node).filter(|_| helps)?;
@@ -130,7 +132,10 @@ impl NamespaceNode {
                     continue;
                 }
                 let Some((node, address)) = self.balance_target(me, found.bytes) else { continue };
-                let moved = self.move_to(me, *name, &found, node, &address);
+                if found.place.as_ref().is_some_and(|place| place.copies.contains(&node)) {
+                    continue;
+                }
+                let moved = self.move_to(me, *name, &found, node, &address, &|bytes| self.pace(bytes));
                 let mut balance = lock(&self.waiting.balance);
                 match moved {
                     Ok(true) => {
@@ -153,17 +158,19 @@ impl NamespaceNode {
         }
     }
 
-    /// Gives a file to a node. False if it is not this node's to give.
-    fn move_to(
+    /// Gives a file to a node, which may have a copy already. False if it is not this node's to
+    /// give. `paced` is told how many bytes went, and says whether to go on.
+    pub(crate) fn move_to(
         &self,
         me: NodeNo,
         name: ObjectName,
         found: &Attributes,
         node: NodeNo,
         address: &str,
+        paced: &dyn Fn(usize) -> bool,
     ) -> std::result::Result<bool, Errno> {
         let Some(place) = &found.place else { return Ok(false) };
-        if (place.holder, place.generation) != (me, name.generation) || place.copies.contains(&node) {
+        if (place.holder, place.generation) != (me, name.generation) {
             return Ok(false);
         }
         if place.writing {
@@ -179,18 +186,33 @@ impl NamespaceNode {
         if !is_only_user(&object) {
             return Err(Errno::EBUSY);
         }
-        self.send_copy(name, &object, address, &|bytes| self.pace(bytes))?;
+        let has_copy = place.copies.contains(&node);
+        if !has_copy {
+            self.send_copy(name, &object, address, paced)?;
+        }
+        let within = END + Duration::from_secs(found.bytes / END_BYTES_PER_S);
+        let take = || {
+            let call = name.call(namespace_fn::TAKE, 0, 0, 0);
+            self.there_within(address, &call, &[], within, Tries::Many).map(drop)
+        };
         let copied = |copies: Vec<NodeNo>| {
             let (id, generation, version) = (name.id, name.generation, found.version);
             Operation::Copied(Copied { id, generation, version, copies })
         };
-        let with_it = place.copies.iter().copied().chain([node]).collect();
-        self.route_one(root(), copied(with_it))?;
+        let others = place.copies.iter().copied().filter(|copy| *copy != node);
+        self.route_one(root(), copied(others.chain([node]).collect()))?;
         if !is_only_user(&object) || objects::stat(&object)? != before {
             self.route_one(root(), copied(place.copies.clone())).ok();
             return Err(Errno::EBUSY);
         }
-        let taken = self.there(address, &name.call(namespace_fn::TAKE, 0, 0, 0), &[]);
+        let mut taken = take();
+        // The copy that it had is not whole.
+        if has_copy && matches!(taken, Err(Errno::EIO | Errno::EAGAIN | Errno::ESTALE)) {
+            taken = self.send_copy(name, &object, address, paced).and_then(|()| {
+                let is_same = is_only_user(&object) && objects::stat(&object)? == before;
+                if is_same { take() } else { Err(Errno::EBUSY) }
+            });
+        }
         let now = self.attributes(name.id)?;
         if now.place.is_some_and(|now| now.holder == me) {
             // Somebody opened it. The copy is not kept: nobody asked for one.
@@ -217,8 +239,16 @@ impl NamespaceNode {
 
     /// The holder gives a file away to this node, which has a copy.
     pub(crate) fn take_idle(&self, name: ObjectName) -> std::result::Result<(), Errno> {
+        // The holder removes its bytes then. The copy may be old, and the disk a bad one.
+        let object = self.objects.open(name)?;
+        let verified = self.seals.verify(name, &object, 0, || !self.stopping.load(Ordering::Relaxed))?;
+        if !verified.sealed || verified.next.is_some() {
+            return Err(Errno::EAGAIN);
+        }
+        if self.seals.is_damaged(name) {
+            return Err(Errno::EIO);
+        }
         let _telling = self.telling(name.id);
-        self.objects.open(name)?;
         let take = TakeOver { id: name.id, generation: name.generation, idle: true };
         self.route_one(root(), Operation::TakeOver(take)).map(drop)
     }

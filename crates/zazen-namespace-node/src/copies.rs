@@ -16,6 +16,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use zazen_core::fnv::mixed;
+use zazen_namespace::map::State;
 use zazen_namespace::operation::{Answer, COPIES_WANTED, Copied, GetXattr, Inode, Operation, TakeOver};
 use zazen_namespace::service::{CHUNK_BYTES_MAX, ObjectCall, namespace_fn};
 use zazen_namespace::{Attributes, Errno, InodeId, Name, NodeNo};
@@ -33,7 +34,7 @@ const REMEMBERED_MAX: usize = 1 << 16;
 /// Directories above a file, at most.
 const DEPTH_MAX: usize = 4096;
 /// A node gets copies while it has this much more than the copy.
-const SPARE_BYTES: u64 = 256 << 20;
+pub(crate) const SPARE_BYTES: u64 = 256 << 20;
 /// A copy that comes in is synced whenever so many bytes more came.
 const SYNC_BYTES: u64 = 64 << 20;
 /// How long a copy waits for the one before it to become the holder's place.
@@ -41,8 +42,8 @@ const COPY_WAIT: Duration = Duration::from_secs(10);
 /// How long lost files are dealt with at a time.
 const REPAIR_PASS: Duration = Duration::from_millis(200);
 /// How long a node may take to end a copy, and how many bytes more a second it must deal with.
-const END: Duration = Duration::from_secs(30);
-const END_BYTES_PER_S: u64 = 32 << 20;
+pub(crate) const END: Duration = Duration::from_secs(30);
+pub(crate) const END_BYTES_PER_S: u64 = 32 << 20;
 
 /// How many nodes the attribute's value asks for.
 pub(crate) fn parse(value: &[u8]) -> Option<u8> {
@@ -145,19 +146,28 @@ impl NamespaceNode {
     fn copy_one(&self, name: ObjectName, found: &Attributes, wanted: u8) -> Result<(), Errno> {
         let (me, _) = self.joined_soon()?;
         let Some(place) = &found.place else { return Ok(()) };
-        if (place.holder, place.generation) != (me, name.generation) || wanted < 2 || found.bytes == 0 {
-            return Ok(());
-        }
-        let mut copies: Vec<NodeNo> = place.copies.clone();
-        copies.retain(|node| !self.is_lost(*node));
-        let missing = usize::from(wanted - 1).saturating_sub(copies.len());
-        if missing == 0 {
+        // Copies of nodes that leave count until there are others.
+        let map = self.map();
+        let leaves = |wanted: &NodeNo| {
+            map.nodes.iter().any(|node| node.node == *wanted && node.state == State::Leaving)
+        };
+        let kept = place.copies.iter().copied().filter(|node| !self.is_lost(*node));
+        let (leaving, mut copies): (Vec<NodeNo>, Vec<NodeNo>) = kept.partition(leaves);
+        let wants = if found.bytes == 0 { 0 } else { usize::from(wanted.saturating_sub(1)) };
+        let missing = wants.saturating_sub(copies.len());
+        let is_its = (place.holder, place.generation) == (me, name.generation);
+        if !is_its || (missing == 0 && leaving.is_empty()) {
             return Ok(());
         }
         if place.writing {
             return Err(Errno::EBUSY);
         }
         let object = self.objects.open(name)?;
+        let copied = |copies: &[NodeNo]| {
+            let (generation, copies) = (name.generation, copies.to_vec());
+            let copied = Copied { id: name.id, generation, version: found.version, copies };
+            self.route_one(root(), Operation::Copied(copied)).map(drop)
+        };
         let mut refusal = Errno::ENOSPC;
         let mut made = 0;
         for (node, address) in self.targets(name, &copies, found.bytes) {
@@ -169,15 +179,28 @@ impl NamespaceNode {
                     copies.push(node);
                     made += 1;
                     // At once: until then the other node has bytes that no inode names.
-                    let (generation, copies) = (name.generation, copies.clone());
-                    let copied = Copied { id: name.id, generation, version: found.version, copies };
-                    self.route_one(root(), Operation::Copied(copied))?;
+                    copied(&[&copies[..], &leaving[..]].concat())?;
+                    if !self.stays(node) {
+                        return Err(Errno::EAGAIN);
+                    }
                 }
                 Err(Errno::EINTR) => return Err(Errno::EINTR),
                 Err(errno) => refusal = errno,
             }
         }
-        if made == missing { Ok(()) } else { Err(refusal) }
+        let can_have = |node: &NodeNo| *node != me && !copies.contains(node) && self.stays(*node);
+        if made < missing && (leaving.is_empty() || map.nodes.iter().any(|node| can_have(&node.node))) {
+            return Err(refusal);
+        }
+        if leaving.is_empty() {
+            return Ok(());
+        }
+        // The nodes that leave may be the only ones whose bytes are right.
+        let verified = self.seals.verify(name, &object, 0, || !self.stopping.load(Ordering::Relaxed))?;
+        if !verified.sealed || verified.next.is_some() || self.seals.is_damaged(name) {
+            return Err(Errno::EIO);
+        }
+        copied(&copies)
     }
 
     /// The nodes that may get a copy, in an order that spreads files over nodes.
@@ -188,7 +211,8 @@ impl NamespaceNode {
         let mut targets: Vec<_> = map
             .nodes
             .iter()
-            .filter(|node| node.up && node.node != me && !copies.contains(&node.node))
+            .filter(|node| node.up && node.state == State::Up)
+            .filter(|node| node.node != me && !copies.contains(&node.node))
             .filter(|node| {
                 let space = spaces.iter().find(|space| space.node == node.node);
                 space.is_some_and(|space| space.bytes_free > bytes.saturating_add(SPARE_BYTES))
@@ -307,7 +331,7 @@ impl NamespaceNode {
     fn is_lost(&self, node: NodeNo) -> bool {
         let map = self.map();
         let since = lock(&self.waiting.down).get(&node).copied();
-        map.nodes.iter().all(|known| known.node != node)
+        map.nodes.iter().all(|known| known.node != node || known.state == State::Gone)
             || since.is_some_and(|since| since.elapsed() >= self.told.repair_after)
     }
 
@@ -321,7 +345,10 @@ impl NamespaceNode {
             down.entry(node.node).or_insert_with(Instant::now);
         }
         let is_late = |since: &Instant| since.elapsed() >= self.told.repair_after;
-        down.iter().filter(|(_, since)| is_late(since)).map(|(node, _)| *node).collect()
+        let late = down.iter().filter(|(_, since)| is_late(since)).map(|(node, _)| *node);
+        // One that has left does not come back.
+        let left = map.nodes.iter().filter(|node| node.state == State::Gone).map(|node| node.node);
+        late.chain(left).collect()
     }
 
     /// Deals with objects that lost nodes held or had copies of, for a while.
@@ -383,6 +410,10 @@ impl NamespaceNode {
         let since = lock(&self.waiting.down).get(&place.holder).copied();
         let waits = self.told.repair_after + COPY_WAIT * u32::try_from(turn).unwrap_or(u32::MAX);
         if since.is_none_or(|since| since.elapsed() < waits) || !self.waiting.copies.has_room() {
+            return false;
+        }
+        let _under_way = self.leave.begin();
+        if self.takes_nothing() {
             return false;
         }
         let _telling = self.telling(name.id);

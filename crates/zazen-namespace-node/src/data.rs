@@ -487,6 +487,14 @@ impl NamespaceNode {
             tracing::error!("namespace: bytes to write to inode {} came changed", call.id);
             return Err(Errno::EIO);
         }
+        let _under_way = self.leave.begin();
+        let brings = matches!(
+            call.what,
+            namespace_fn::MAKE | namespace_fn::TAKE | namespace_fn::COPY_PUT..=namespace_fn::COPY_END
+        );
+        if brings && self.takes_nothing() {
+            return Err(Errno::ENOSPC);
+        }
         if call.what == namespace_fn::MAKE {
             return self.make_for_other(name).map(|()| (0, Vec::new()));
         }

@@ -22,6 +22,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 use zazen_core::{Error, Result};
+use zazen_namespace::map::State;
 use zazen_namespace::node;
 use zazen_namespace::operation::{Answer, Request, Response};
 use zazen_namespace::{Epoch, Errno, InodeId};
@@ -339,6 +340,11 @@ impl Driver {
                 batch.done.notify_all();
             }
         }
+    }
+
+    /// The operator wants this node to go, to stay, or to be forgotten.
+    pub(crate) fn wish(&self, state: State) {
+        self.bring([Event::Wish(state)]);
     }
 
     /// Ends the threads. Nothing is executed any more.

@@ -28,6 +28,8 @@ pub enum Event {
     },
     /// Time has passed.
     Timer,
+    /// The operator wants this node to go, to stay, or to be forgotten.
+    Wish(State),
 }
 
 /// What the engine wants done.
@@ -93,6 +95,12 @@ pub trait Engine: Send {
     fn flush(&mut self, actions: &mut Vec<Action>);
     /// When it wants [`Event::Timer`].
     fn wakes_ns(&self) -> u64;
+    /// The node's number, also after its life has ended; `None` while it has none.
+    fn number(&self) -> Option<NodeNo>;
+    /// Whether it takes part, by its map; `None` while it has no number.
+    fn state(&self) -> Option<State>;
+    /// Whether it is one of the stewards, by its map.
+    fn is_steward(&self) -> bool;
     /// Who this node is: its number (`None` while it has none) and its life.
     fn identity(&self) -> (Option<NodeNo>, Incarnation);
     /// The map's epoch.
@@ -114,6 +122,15 @@ impl Engine for Forming {
     fn flush(&mut self, _actions: &mut Vec<Action>) {}
     fn wakes_ns(&self) -> u64 {
         u64::MAX
+    }
+    fn number(&self) -> Option<NodeNo> {
+        None
+    }
+    fn state(&self) -> Option<State> {
+        None
+    }
+    fn is_steward(&self) -> bool {
+        false
     }
     fn identity(&self) -> (Option<NodeNo>, Incarnation) {
         (None, Incarnation(0))
@@ -149,6 +166,7 @@ impl Engine for Replicated {
             Event::Peer(bytes) => node::Event::Peer { bytes },
             Event::Done { token, ok } => node::Event::Done { token, ok },
             Event::Timer => node::Event::Timer,
+            Event::Wish(state) => node::Event::Wish { state },
         };
         self.node.step(now_ns, wall_ns, event);
     }
@@ -177,6 +195,18 @@ impl Engine for Replicated {
         self.node.wakes_ns()
     }
 
+    fn number(&self) -> Option<NodeNo> {
+        Some(self.node.number()).filter(|number| number.0 > 0)
+    }
+
+    fn state(&self) -> Option<State> {
+        self.node.state()
+    }
+
+    fn is_steward(&self) -> bool {
+        self.node.map().stewards.contains(&self.node.number())
+    }
+
     fn identity(&self) -> (Option<NodeNo>, Incarnation) {
         let number = self.node.number();
         let known = self.node.map().lives(number, self.node.incarnation());
@@ -196,6 +226,7 @@ impl Engine for Replicated {
             name: String::new(),
             addr: member.address.clone(),
             up: member.is_in() && member.incarnation.0 != 0,
+            state: member.state,
         };
         let seat =
             |keepers: &Keepers| SeatView { primary: keepers.primary, backups: keepers.backups.clone() };

@@ -56,6 +56,7 @@ fn run_copies(node: &Weak<NamespaceNode>) {
         } else if node.identity().is_ok() {
             node.balance_some();
         }
+        node.leave_some();
         drop(node);
         std::thread::sleep(LOOK);
     }

@@ -7,7 +7,8 @@
 //! - `objects`: the bytes of files; `seals`: their checksums; `data`: functions on them, here or at
 //!   their holder; `keeper`, `waiting`: what is done for them in the background; `scrub`: a look at
 //!   all; `copies`, `incoming`: copies on other nodes; `balance`: files that move to other nodes;
-//!   `place`: where new files go when the disk is full;
+//!   `leave`, `leaving`: all files of a node that leaves; `place`: where new files go when the disk
+//!   is full;
 //! - `route`: operations to the primaries of their partitions; `away`: primaries that were waited
 //!   for in vain; `looks`: how long a call may look at directories above; `session`, `handles`:
 //!   what a caller has open;
@@ -35,6 +36,8 @@ mod handles;
 mod incoming;
 mod keeper;
 mod lease;
+mod leave;
+mod leaving;
 mod limit;
 pub mod links;
 mod looks;

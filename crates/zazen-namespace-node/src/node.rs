@@ -7,6 +7,7 @@ use crate::engine::{Engine as _, Forming};
 use crate::folder::DataFolder;
 use crate::handles::{Session, lock};
 use crate::incoming::Incoming;
+use crate::leaving::Work;
 use crate::links::Links;
 use crate::objects::{ObjectName, Objects};
 use crate::peers::Peers;
@@ -24,7 +25,8 @@ use std::time::Duration;
 use zazen_call::{Caller, ClusterKey};
 use zazen_core::fnv::mixed;
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_namespace::service::{Hello, MapView, namespace_fn};
+use zazen_namespace::map::State;
+use zazen_namespace::service::{Hello, Leave, Leaving, MapView, NodeView, namespace_fn};
 use zazen_namespace::split::Layouts;
 use zazen_namespace::{Epoch, Incarnation, InodeId, NodeNo};
 
@@ -100,6 +102,8 @@ pub struct NamespaceNode {
     pub(crate) objects: Arc<Objects>,
     pub(crate) seals: Arc<Seals>,
     pub(crate) waiting: Waiting,
+    /// What is done to leave the namespace.
+    pub(crate) leave: Work,
     /// Copies that are coming in.
     pub(crate) incoming: Incoming,
     pub(crate) links: Arc<Links>,
@@ -183,6 +187,20 @@ impl Slots {
     }
 }
 
+/// How far a node is that leaves, as JSON.
+fn leaving_shown(leaving: &Leaving) -> serde_json::Value {
+    serde_json::json!({
+        "partitions": leaving.partitions,
+        "is_steward": leaving.is_steward,
+        "files": leaving.files,
+        "bytes": leaving.bytes,
+        "in_use": leaving.in_use,
+        "moved": leaving.moved,
+        "moved_bytes": leaving.moved_bytes,
+        "open_files": leaving.open_files,
+    })
+}
+
 impl NamespaceNode {
     /// Opens the node's folder and serves.
     pub fn start(told: &Told) -> Result<Arc<NamespaceNode>> {
@@ -199,11 +217,12 @@ impl NamespaceNode {
             .map_err(|error| Error::io(format!("reserve in {}", told.data.display()), error))?;
         let bytes = Bytes { objects: Arc::clone(&objects), seals: Arc::clone(&seals) };
         let driver = Driver::start(engine, of_metadata, bytes, Arc::clone(&links), Arc::new(reserve))?;
-        Ok(Arc::new(NamespaceNode {
+        let node = Arc::new(NamespaceNode {
             driver,
             objects,
             seals,
             waiting: Waiting::default(),
+            leave: Work::default(),
             incoming,
             links,
             sessions: Mutex::default(),
@@ -226,7 +245,9 @@ impl NamespaceNode {
             stopping: AtomicBool::new(false),
             folder,
             told: told.clone(),
-        }))
+        });
+        node.remember_leave();
+        Ok(node)
     }
 
     /// Who this node is. `Unavailable` while it has not joined.
@@ -236,6 +257,9 @@ impl NamespaceNode {
                 ErrorKind::Unavailable,
                 format!("the namespace on {} answers nobody any more: {why}", self.told.name),
             ));
+        }
+        if self.is_gone() {
+            return Err(Error::new(ErrorKind::Unavailable, self.has_left()));
         }
         match self.driver.ask(|engine| engine.identity()) {
             (Some(node), incarnation) => Ok((node, incarnation)),
@@ -334,13 +358,20 @@ impl NamespaceNode {
                     "node": node.node.0,
                     "name": (!node.name.is_empty()).then_some(&node.name),
                     "address": node.addr,
-                    "state": if node.up { "up" } else { "down" },
+                    "state": match node.state {
+                        State::Gone => "left",
+                        _ if !node.up => "down",
+                        State::Leaving => "leaving",
+                        _ => "up",
+                    },
                     "primary_of": primary,
                     "backup_of": backup,
+                    "leaving": caller.is_local().then(|| self.leaving_of(node)).flatten(),
                 })
             })
             .collect();
         let (node, incarnation) = self.driver.ask(|engine| engine.identity());
+        let leaving = self.leaves().then(|| leaving_shown(&self.leaving()));
         let sessions = lock(&self.sessions);
         let handles: usize = sessions.values().map(|session| session.handles()).sum();
         serde_json::json!({
@@ -365,13 +396,23 @@ impl NamespaceNode {
                 "files": quota.counted.then_some(quota.files),
                 "files_max": quota.files_max,
             })).collect::<Vec<_>>()),
-            "broken": self.driver.broken(),
+            "broken": self.driver.broken().or_else(|| self.is_gone().then(|| self.has_left())),
+            "leaving": leaving,
             "engine": self.driver.ask(|engine| engine.status()),
             "nodes": nodes,
             "links": self.links.status().iter().map(|(address, dropped)| {
                 serde_json::json!({"address": address, "envelopes_dropped": dropped})
             }).collect::<Vec<_>>(),
         })
+    }
+
+    /// How far another node is that leaves, for people.
+    fn leaving_of(&self, node: &NodeView) -> Option<serde_json::Value> {
+        if node.state != State::Leaving || !node.up {
+            return None;
+        }
+        let asked = Leave { node: Some(node.node), run: None };
+        self.leave(&asked).ok().map(|leaving| leaving_shown(&leaving))
     }
 
     /// Serves nobody any more.

@@ -1,5 +1,6 @@
 //! Where new files go: here, or to another node while this node's disk is nearly full.
 
+use crate::handles::lock;
 use crate::node::NamespaceNode;
 use crate::objects::ObjectName;
 use std::sync::atomic::Ordering;
@@ -27,14 +28,22 @@ impl NamespaceNode {
     /// Looks at the disks. If this one is nearly full and others are not, the one with the most
     /// left gets new files.
     pub(crate) fn choose_place(&self) {
+        let _one = lock(&self.leave.choosing);
         let Some(own) = self.own_space() else { return };
         let before = self.place();
-        let tight = is_tight(&own, if before.is_some() { 2 } else { 1 });
-        let others = self.spaces().into_iter().filter(|space| space.node != own.node && !is_tight(space, 2));
+        let leaves = self.leaves();
+        let tight = leaves || is_tight(&own, if before.is_some() { 2 } else { 1 });
+        let is_other = |space: &NodeSpace| space.node != own.node && self.stays(space.node);
+        let takes = |space: &NodeSpace| is_other(space) && (leaves || !is_tight(space, 2));
+        let others = self.spaces().into_iter().filter(takes);
         let chosen = others.max_by_key(|space| (space.bytes_free, space.node)).filter(|_| tight);
-        let place = chosen.map(|space| space.node);
+        // A node that leaves takes no new files back because others do not answer just now.
+        let place = chosen.map(|space| space.node).or_else(|| before.filter(|_| leaves));
         if place.is_some() != before.is_some() {
             match place {
+                Some(node) if leaves => {
+                    tracing::info!("namespace: new files of this node go to node {node}");
+                }
                 Some(node) => tracing::warn!(
                     "namespace: {} bytes are left on this node's disk: new files go to other nodes, \
                      now to node {node}",

@@ -97,7 +97,8 @@ impl NamespaceNode {
             if identity.as_ref().is_ok_and(|(_, life)| Some(*life) != ended) {
                 return identity;
             }
-            let gives_up = self.stopping.load(Ordering::Relaxed) || self.driver.broken().is_some();
+            let is_over = || self.driver.broken().is_some() || self.is_gone();
+            let gives_up = self.stopping.load(Ordering::Relaxed) || is_over();
             if gives_up || Instant::now() >= deadline {
                 let why = "the others count this node as lost, and it has not joined them again";
                 let ended = |_| Error::new(ErrorKind::Unavailable, format!("{}: {why}", self.told.name));

@@ -12,8 +12,8 @@ use zazen_core::{Error, ErrorKind, Result};
 use zazen_namespace::Errno;
 use zazen_namespace::operation::Inode;
 use zazen_namespace::service::{
-    ASKS_MAX, Answers, Asks, Balance, CHUNK_BYTES_MAX, Done, HandleCall, Introduction, Noticed, ObjectCall,
-    ObjectDone, Proof, Quota, Requests, Responses, Scrub, Spaces, Watch, namespace_fn,
+    ASKS_MAX, Answers, Asks, Balance, CHUNK_BYTES_MAX, Done, HandleCall, Introduction, Leave, Noticed,
+    ObjectCall, ObjectDone, Proof, Quota, Requests, Responses, Scrub, Spaces, Watch, namespace_fn,
 };
 use zazen_wire::checksum::frame_checksum;
 use zazen_wire::{Message, service};
@@ -196,6 +196,11 @@ impl Service for NamespaceService {
                 "only root and the daemon's user may move files between nodes",
             )),
             namespace_fn::BALANCE => Ok(payload(&node.balance(&Balance::decode(call.payload)?)?)),
+            namespace_fn::LEAVE if !node.administers(caller) => Err(Error::new(
+                ErrorKind::PermissionDenied,
+                "only root and the daemon's user may have a node leave the namespace",
+            )),
+            namespace_fn::LEAVE => Ok(payload(&node.leave(&Leave::decode(call.payload)?)?)),
             namespace_fn::QUOTA if !node.administers(caller) => {
                 Err(Error::new(ErrorKind::PermissionDenied, "only root and the daemon's user may set quotas"))
             }

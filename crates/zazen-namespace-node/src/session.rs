@@ -191,6 +191,7 @@ impl NamespaceNode {
         asks: Vec<Ask>,
         looks: &mut Looks,
     ) -> Vec<Answered> {
+        let _under_way = self.leave.begin();
         let Ok((_, life)) = self.joined_soon() else {
             let unknown = || Answered { answer: Answer::refused(Errno::ETIMEDOUT), handle: 0 };
             return asks.iter().map(|_| unknown()).collect();

@@ -7,6 +7,7 @@
 //! with which it was opened. So nothing that a caller sends about inodes, lengths and generations
 //! has to be believed.
 
+use crate::map::State;
 use crate::operation::{Answer, At, Operation, Request, Response};
 use crate::{Epoch, Errno, Incarnation, InodeId, NodeNo};
 use zazen_core::Credentials;
@@ -59,6 +60,8 @@ pub mod namespace_fn {
     /// entry that says so.
     pub const SPACE: u16 = 15;
 
+    /// [`super::Leave`] → [`super::Leaving`]. For callers that may vouch.
+    pub const LEAVE: u16 = 19;
     /// [`super::Balance`] → [`super::Balanced`]. For callers that may vouch.
     pub const BALANCE: u16 = 16;
 
@@ -260,6 +263,8 @@ zazen_wire::messages! {
         addr: String = FreeText,
         /// Whether the map counts on it.
         up: bool,
+        /// Whether it takes part, leaves, or has left.
+        state: State,
     }
 
     /// Which nodes keep a partition.
@@ -413,6 +418,40 @@ zazen_wire::messages! {
         left: u64,
     }
 
+    /// A node shall leave the namespace, or stay.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Leave {
+        /// Which node; `None` for the asked one.
+        node: Option<NodeNo> = Opt<NodeNo>,
+        /// `Some(true)`: it shall leave; `Some(false)`: stay; `None` only asks.
+        run: Option<bool> = Opt<bool>,
+    }
+
+    /// How far a node is that leaves.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Leaving {
+        /// Whether it shall leave.
+        wanted: bool,
+        /// What it is by the map. `Gone`: it has left, and may be switched off.
+        state: State,
+        /// Partitions of which it has a replica.
+        partitions: u64,
+        /// Whether it is a steward.
+        is_steward: bool,
+        /// Files that it held at the last look, and could not give away.
+        files: u64,
+        /// Their bytes.
+        bytes: u64,
+        /// Those of them that somebody has open.
+        in_use: u64,
+        /// Files that other nodes took.
+        moved: u64,
+        /// Their bytes.
+        moved_bytes: u64,
+        /// Files that its own programs have open.
+        open_files: u64,
+    }
+
     /// How much a user, or all below a directory, may take.
     #[derive(Clone, Debug, PartialEq, Eq)]
     Quota {
@@ -482,6 +521,23 @@ zazen_wire::messages! {
     }
 }
 
+impl Default for Leaving {
+    fn default() -> Leaving {
+        Leaving {
+            wanted: false,
+            state: State::Up,
+            partitions: 0,
+            is_steward: false,
+            files: 0,
+            bytes: 0,
+            in_use: 0,
+            moved: 0,
+            moved_bytes: 0,
+            open_files: 0,
+        }
+    }
+}
+
 impl Done {
     /// It was done, with this value.
     pub fn with(value: u64) -> Done {
@@ -537,7 +593,14 @@ mod tests {
     fn any_byte_changed_gives_a_message_or_an_error() {
         let view = MapView {
             epoch: Epoch(3),
-            nodes: vec![NodeView { node: NodeNo(0), key: 5, name: "a".into(), addr: "b:1".into(), up: true }],
+            nodes: vec![NodeView {
+                node: NodeNo(0),
+                key: 5,
+                name: "a".into(),
+                addr: "b:1".into(),
+                up: true,
+                state: State::Up,
+            }],
             partitions: vec![SeatView { primary: NodeNo(0), backups: vec![NodeNo(1)] }],
         };
         let bytes = view.encode();

@@ -197,10 +197,28 @@ impl Steward {
         self.count_stores(now_ns, wishes);
     }
 
-    /// How long to wait for a leader: different for each steward and election.
+    /// How long to wait for a leader: different for each steward and election. One that leaves lets
+    /// the others try first.
     fn patience_ns(&self) -> u64 {
         let draw = mix((u64::from(self.me.0) << 40) ^ (self.ballot.term << 16) ^ self.elections);
-        self.timing.election_ns + draw % self.timing.election_ns.max(1)
+        let first_ns = self.timing.election_ns * if self.is_leaving(self.me) { 3 } else { 1 };
+        first_ns + draw % self.timing.election_ns.max(1)
+    }
+
+    /// Whether the node shall go, by the newest map that this steward stored.
+    fn is_leaving(&self, node: NodeNo) -> bool {
+        self.ballot.value.map.member(node).is_some_and(|member| member.state == State::Leaving)
+    }
+
+    /// Whether this leader leaves, and another steward that stays has all that it has. Then that
+    /// one shall lead: nobody takes itself out of the stewards.
+    fn shall_follow(&self) -> bool {
+        let Role::Leader(leader) = &self.role else { return false };
+        let can_lead = |(node, heard): (&NodeNo, &Heard)| {
+            let stays = self.ballot.value.map.member(*node).is_some_and(|one| one.state == State::Up);
+            stays && heard.stored == self.place() && heard.round + 1 >= leader.round
+        };
+        self.is_leaving(self.me) && self.committed == self.place() && leader.followers.iter().any(can_lead)
     }
 
     /// When to call [`Steward::tick`] next.
@@ -241,6 +259,11 @@ impl Steward {
             self.follow(now_ns);
             return;
         }
+        if self.shall_follow() {
+            self.follow(now_ns);
+            return;
+        }
+        let Role::Leader(leader) = &mut self.role else { return };
         let waits = !has(self.planted, Planted::EndLivesAtOnce);
         // A life is ended at once or not at all: until an earlier map holds, the node may be heard
         // of and get a lease.
@@ -268,6 +291,9 @@ impl Steward {
     /// decide alone, and the new one counts for nothing until it has the map. It has a map on disk
     /// before it is appointed: if all stop just then, the others may need its vote, and a node
     /// that has stored no map knows nobody whom it may vote for.
+    ///
+    /// A steward that leaves goes also if nobody can replace it, unless it is the only one: then
+    /// another comes first. Of an even number that is more than the nodes need, one goes.
     fn appoint(&mut self, now_ns: u64) {
         let (me, replace_ns) = (self.me, self.timing.replace_ns);
         let map = &self.ballot.value.map;
@@ -285,17 +311,22 @@ impl Steward {
             lives && !map.stewards.contains(&member.node)
         };
         let free: Vec<NodeNo> = map.nodes.iter().filter(is_free).map(|member| member.node).collect();
-        let up = map.nodes.iter().filter(|member| member.is_in() && member.incarnation.0 > 0).count();
+        let stays = |member: &&crate::map::Member| member.state == State::Up && member.incarnation.0 > 0;
+        let up = map.nodes.iter().filter(stays).count();
         let wanted = usize::from(crate::map::Genesis::stewards_of(up));
         let count = map.stewards.len();
         let lost = leader.away_ns.iter().find(|(_, since_ns)| now_ns >= **since_ns + replace_ns);
+        let lost = lost.map(|(node, _)| *node).filter(|node| *node != me && !free.is_empty());
         let is_leaving =
             |node: &&NodeNo| map.member(**node).is_some_and(|member| member.state == State::Leaving);
-        let lost = lost.map(|(node, _)| *node).or(map.stewards.iter().find(is_leaving).copied());
-        let lost = lost.filter(|node| *node != me && !free.is_empty());
-        // Two are worse than one: a second comes only with a third.
-        let grows = count < wanted && free.len() > count % 2;
-        let appoint = match (lost, free.first()) {
+        let leaving: Vec<NodeNo> = map.stewards.iter().filter(is_leaving).copied().collect();
+        let leaves = leaving.iter().copied().find(|node| *node != me && count > 1);
+        let is_even = count.is_multiple_of(2) && count > wanted && leaving.is_empty();
+        let spare = || map.stewards.iter().copied().rfind(|node| *node != me && is_even);
+        // Two are worse than one: a second comes only with a third, or in the place of the first.
+        let replaces = count == 1 && !leaving.is_empty();
+        let grows = replaces || count < wanted && free.len() > count % 2;
+        let appoint = match (lost.or(leaves).or_else(spare), free.first()) {
             (Some(node), _) => Appoint { node, is_one: false },
             (None, Some(node)) if grows => Appoint { node: *node, is_one: true },
             _ => return,
@@ -490,6 +521,13 @@ impl Steward {
         let Role::Leader(leader) = &mut self.role else { return };
         let map = &self.ballot.value.map;
         let known = map.by_key(from.key);
+        if let Some(gone) = known.filter(|member| member.state == State::Gone) {
+            // It comes with the folder that it had. The map tells it that it is no node any more.
+            if from.epoch < map.epoch && holds {
+                wishes.push(Wish::Send(gone.node, Message::News(News { map: map.clone() })));
+            }
+            return;
+        }
         let is_new = known.is_none_or(|member| member.incarnation < from.incarnation);
         if is_new {
             let enter = Change::Enter(Enter {

@@ -1,6 +1,7 @@
 //! `zazen namespace` and `zazen locate`: how the namespace is, and which node holds a file.
 
 mod balance;
+mod leave;
 mod names;
 mod quota;
 mod scrub;
@@ -27,6 +28,7 @@ use zazen_namespace_client::core::{Kind, Name, NodeNo};
   zazen namespace set /run1 --copies 2
   zazen namespace quota /run1 --bytes 2T
   zazen namespace balance             # move files from full disks to empty ones
+  zazen namespace leave n3            # node n3 gives all away, and is no node of the namespace then
   zazen namespace scrub               # compare all bytes on the nodes' disks with their checksums")]
 pub(crate) struct NamespaceCommand {
     #[command(subcommand)]
@@ -45,6 +47,8 @@ enum Command {
     Quota(quota::QuotaCommand),
     /// Move files from full disks to empty ones
     Balance(balance::BalanceCommand),
+    /// Have a node give away what it keeps, and leave
+    Leave(leave::LeaveCommand),
     /// Compare the bytes on the nodes' disks with their checksums, and remove what no file names
     Scrub(scrub::Scrub),
 }
@@ -104,6 +108,7 @@ pub(crate) fn run(arguments: &NamespaceCommand) -> Result<Done> {
         Command::Set(arguments) => set(arguments).map(|()| Done::Wholly),
         Command::Quota(arguments) => quota::run(arguments),
         Command::Balance(arguments) => balance::run(arguments),
+        Command::Leave(arguments) => leave::run(arguments),
         Command::Scrub(arguments) => scrub::run(arguments),
     }
 }
@@ -142,6 +147,21 @@ fn status(arguments: &Status) -> Result<()> {
         ]);
     }
     output::print(&table.render());
+    for node in status["nodes"].as_array().into_iter().flatten() {
+        let leaving = &node["leaving"];
+        if leaving.is_object() {
+            output::note(format!(
+                "node {} is leaving: it keeps {} partitions, has {} files ({}), {} of them in use, \
+                 and its programs have {} files open",
+                number(&node["node"]),
+                number(&leaving["partitions"]),
+                number(&leaving["files"]),
+                human_bytes(number(&leaving["bytes"])),
+                number(&leaving["in_use"]),
+                number(&leaving["open_files"]),
+            ));
+        }
+    }
     // Others than operators are told of their own only; the daemon knows who asks.
     if let Ok(told) = namespace.quotas()
         && !told.quotas.is_empty()

@@ -240,8 +240,10 @@ impl Map {
         let allowed = match (member.state, leave.state) {
             (State::Up, State::Leaving) | (State::Leaving, State::Up) => true,
             (State::Down | State::Leaving, State::Gone) => {
-                !self.partitions.iter().any(|keepers| keepers.primary == leave.node)
-                    && !self.stewards.contains(&leave.node)
+                let keeps = |keepers: &super::Keepers| {
+                    keepers.primary == leave.node || keepers.backups.contains(&leave.node)
+                };
+                !self.partitions.iter().any(keeps) && !self.stewards.contains(&leave.node)
             }
             _ => false,
         };

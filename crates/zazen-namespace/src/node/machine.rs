@@ -4,7 +4,7 @@ use super::heard::Sender;
 use super::log::next_life;
 use super::shared::Task;
 use super::{Action, Event, File, Identity, Shared, Status, Tables, write_file};
-use crate::map::{Change, Map, Stop};
+use crate::map::{Change, Leave, Map, State, Stop};
 use crate::operation::{Answer, Moved, Request, Response};
 use crate::partition::{self, Partition};
 use crate::peer::{Ballot, Envelope, Message, News, Renew, Store, Value};
@@ -72,6 +72,11 @@ impl<T: Tables> Node<T> {
         self.shared.incarnation
     }
 
+    /// Whether the node takes part, by the newest map that it knows; `None` while it has no number.
+    pub fn state(&self) -> Option<State> {
+        self.shared.map.member(self.shared.me).map(|member| member.state)
+    }
+
     /// What the node tells of itself.
     pub fn status(&self) -> Status {
         let leads = |replica: &&Replica<T>| matches!(replica.role, Role::Primary(_));
@@ -136,6 +141,12 @@ impl<T: Tables> Node<T> {
             Event::Peer { bytes } => self.open_envelope(&bytes),
             Event::Done { token, ok } => self.done(token, ok),
             Event::Timer => self.timer(),
+            Event::Wish { state } => {
+                let node = self.shared.me;
+                if node.0 > 0 {
+                    self.shared.propose(&Change::Leave(Leave { node, state }));
+                }
+            }
         }
     }
 

@@ -43,6 +43,7 @@ pub use open::{Files, Start};
 pub(crate) use log::{read_file, write_file};
 pub(crate) use shared::{Shared, Task};
 
+use crate::map::State;
 use crate::operation::{Request, Response};
 use crate::partition::{self, Partition, Restore, Settings};
 use crate::planted::Planted;
@@ -229,6 +230,12 @@ pub enum Event {
     },
     /// Time has passed.
     Timer,
+    /// The operator wants this node to go (`Leaving`), to stay (`Up`), or to be forgotten (`Gone`).
+    /// The stewards are asked once: bring it again until [`Node::state`] says that it is so.
+    Wish {
+        /// What the node shall be.
+        state: State,
+    },
 }
 
 /// What a node wants done.

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use zazen_core::{Error, Result, byte_size};
 use zazen_namespace_client::Namespace;
+use zazen_namespace_client::core::map::State;
 use zazen_namespace_client::core::service::{Balance, Balanced, NodeView};
 
 /// How often the nodes are asked how far they are.
@@ -39,7 +40,8 @@ pub(crate) struct BalanceCommand {
 
 pub(crate) fn run(arguments: &BalanceCommand) -> Result<Done> {
     let namespace = arguments.targets.namespace()?;
-    let nodes = namespace.map()?.nodes;
+    let mut nodes = namespace.map()?.nodes;
+    nodes.retain(|node| node.state != State::Gone);
     let stopped = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         let registered = signal_hook::flag::register(signal, Arc::clone(&stopped));

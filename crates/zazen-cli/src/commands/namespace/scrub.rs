@@ -8,6 +8,7 @@ use serde_json::json;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_namespace_client::Namespace;
 use zazen_namespace_client::core::NodeNo;
+use zazen_namespace_client::core::map::State;
 use zazen_namespace_client::core::service::{Damage, NodeView, ScrubAt, Scrubbed};
 
 /// Damaged files that are named.
@@ -43,6 +44,7 @@ struct Outcome {
 pub(crate) fn run(arguments: &Scrub) -> Result<Done> {
     let namespace = arguments.targets.namespace()?;
     let mut nodes = namespace.map()?.nodes;
+    nodes.retain(|node| node.state != State::Gone);
     if let Some(number) = arguments.node {
         nodes.retain(|node| node.node == NodeNo(number));
         if nodes.is_empty() {
