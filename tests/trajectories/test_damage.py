@@ -104,7 +104,7 @@ def test_files_without_frames_are_an_error(daemon: zazen.testing.Daemon, way: st
     check("cut.xtc", whole.read_bytes()[:40], zazen.NotFoundError, "is not complete")
     check("text.xtc", b"hello, this is no trajectory\n", zazen.InvalidArgumentError, "is no trajectory")
     check("zeros.xtc", bytes(5000), zazen.InvalidArgumentError, "is no trajectory")
-    check("x.h5", b"\x89HDF\r\n\x1a\n" + bytes(600), zazen.UnsupportedError, "convert it", where="MDAnalysis")
+    check("x.h5", b"\x89HDF\r\n\x1a\n" + bytes(600), zazen.UnsupportedError, "8 bytes", where="MDAnalysis")
 
 
 @pytest.mark.parametrize("way", WAYS)

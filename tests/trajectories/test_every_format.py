@@ -294,6 +294,22 @@ def sparse(path: Path, pieces: list[tuple[int, bytes]], size: int) -> Path:
     return path
 
 
+def netcdf_header(atoms: int, records: int) -> bytes:
+    """256 bytes: the header of version 5, with one variable, whose records begin behind it."""
+
+    def name(word: str) -> bytes:
+        return struct.pack(">q", len(word)) + word.encode().ljust(-(-len(word) // 4) * 4, b"\0")
+
+    absent = struct.pack(">iq", 0, 0)
+    header = b"CDF\x05" + struct.pack(">qiq", records, 10, 3)
+    header += b"".join(
+        name(word) + struct.pack(">q", length)
+        for word, length in (("frame", 0), ("atom", atoms), ("spatial", 3))
+    )
+    header += absent + struct.pack(">iq", 11, 1) + name("coordinates") + struct.pack(">4q", 3, 0, 1, 2)
+    return (header + absent + struct.pack(">iqq", 5, 12 * atoms, 256)).ljust(256, b"\0")
+
+
 def test_files_beyond_two_to_the_forty(way: str, node: zazen.testing.Daemon) -> None:
     """Frames of gigabytes, all holes but for their headers."""
     folder = node.backing / f"huge-{way}"
@@ -317,7 +333,9 @@ def test_files_beyond_two_to_the_forty(way: str, node: zazen.testing.Daemon) -> 
     for number in range(600):
         pieces.append((len(header) + number * frame, cell + bytes(48) + cell + axis))
     dcd = sparse(folder / "huge.dcd", pieces, len(header) + 600 * frame)
-    for path, frames in ((trr, count + 1), (dcd, 600)):
+    # NetCDF, whose records have no header: all of it is said in the file's.
+    ncdf = sparse(folder / "huge.ncdf", [(0, netcdf_header(atoms, 600))], 256 + 600 * vectors)
+    for path, frames in ((trr, count + 1), (dcd, 600), (ncdf, 600)):
         assert path.stat().st_size > 1 << 40
         with opened(way, path, node) as dataset:
             assert len(dataset) == frames and dataset.trajectory is not None
@@ -325,12 +343,18 @@ def test_files_beyond_two_to_the_forty(way: str, node: zazen.testing.Daemon) -> 
     with opened(way, trr, node) as dataset:
         assert bytes(dataset.read(count).data) == small
     # Text: a hole is no line.
-    frame = b"1\nargon\nAr 0.0 0.0 0.0\n"
-    xyz = sparse(folder / "huge.xyz", [(0, frame * 2)], (1 << 40) + 5)
-    with (
-        pytest.warns(zazen.ZazenWarning, match=f"frame 2 of huge.xyz, at byte {2 * len(frame)}"),
-        opened(way, xyz, node) as dataset,
-    ):
-        assert bytes(dataset.read(1).data) == frame
-        with pytest.raises(zazen.CorruptError, match=r"frame 2 of huge\.xyz"):
-            dataset.read(2)
+    texts = {
+        "xyz": b"1\nargon\nAr 0.0 0.0 0.0\n",
+        "gro": b"argon\n    1\n    1ARGON   AR    1   0.100   0.200   0.300\n   1.0   1.0   1.0\n",
+        "lammpstrj": LAMMPS.format(atoms=1, step=0).encode() + b"1 0.5 0.25 0.125\n",
+    }
+    for ending, frame in texts.items():
+        name = f"huge.{ending}"
+        huge = sparse(folder / name, [(0, frame * 2)], (1 << 40) + 5)
+        with (
+            pytest.warns(zazen.ZazenWarning, match=f"frame 2 of {name}, at byte {2 * len(frame)}"),
+            opened(way, huge, node) as dataset,
+        ):
+            assert bytes(dataset.read(1).data) == frame
+            with pytest.raises(zazen.CorruptError, match=f"frame 2 of {name}"):
+                dataset.read(2)

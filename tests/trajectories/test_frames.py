@@ -70,6 +70,48 @@ def test_a_manifest_names_several_files(daemon: zazen.testing.Daemon, way: str) 
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_a_link_to_a_file_elsewhere(daemon: zazen.testing.Daemon, way: str, tmp_path: Path) -> None:
+    """As people put trajectories beside their scripts."""
+    (daemon.backing / "scratch").mkdir()
+    path = write(daemon.backing / "scratch" / "md.xtc")
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "mine.xtc").symlink_to(path)
+    with opened(way, home / "mine.xtc", daemon) as dataset:
+        check(dataset, slices(path))
+        assert dataset.trajectory is not None and dataset.trajectory.files == [str(path)]
+
+
+def test_a_manifest_of_thousands_of_files(daemon: zazen.testing.Daemon, tmp_path: Path) -> None:
+    """Each is looked through once: all indexes are kept."""
+    source = write(tmp_path / "one.xtc", n_frames=2)
+    data, count, frames = source.read_bytes(), 4500, slices(source)
+    names = [f"clone-{n}.xtc" for n in range(count)]
+    for name in names:
+        (daemon.backing / name).write_bytes(data)
+    (daemon.backing / "zazen.toml").write_text(f"trajectories = {names}\n")
+
+    def kept() -> dict[str, int]:
+        folder = daemon.cache / ".zazen" / "trajectories"
+        return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+
+    def look() -> None:
+        with opened("daemon", daemon.backing, daemon) as dataset:
+            assert len(dataset) == 2 * count
+            assert [bytes(dataset.read(n).data) for n in (0, 2 * count - 1)] == frames
+
+    # The second look is of files that are no longer young, and could have changed unseen.
+    look(), look()
+    before = kept()
+    assert len(before) == count
+    look()
+    daemon.stop()
+    daemon.start()
+    look()
+    assert kept() == before, "no index is built anew"
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_other_datasets_have_no_trajectory(daemon: zazen.testing.Daemon, way: str) -> None:
     for number in range(3):
         (daemon.backing / f"f-{number}.bin").write_bytes(b"x" * 10)

@@ -19,10 +19,11 @@ use zazen_core::trajectory::{Format, SampleSums};
 use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, Source, Trajectory, TrajectoryFile, Validator};
 use zazen_trajectory::{FileIndex, Grown, Scanner, hide_counters};
 
-/// The most trajectory files of one dataset.
-const FILES_MAX: usize = 65_536;
-/// Headers and frame tables of one dataset may have so many bytes.
+/// What is known of the files of one dataset may have so many bytes. How many files a manifest may
+/// name follows from its own limit.
 const BYTES_MAX: usize = 1 << 30;
+/// After so many files it is asked whether somebody still waits.
+const FILES_BETWEEN_CHECKS: usize = 64;
 
 /// Where a dataset's layout is looked for: the indexes, and the name of the store that they are of.
 #[derive(Clone, Copy)]
@@ -71,10 +72,10 @@ pub fn layout(
     let mut trajectory: Option<Trajectory> = None;
     let mut first_kind: Option<Scanner> = None;
     let (mut next, mut bytes) = (0, 0usize);
-    if files.len() > FILES_MAX {
-        return Err(too_large(&format!("{} files, the limit is {FILES_MAX}", files.len())));
-    }
-    for path in files {
+    for (nth, path) in files.iter().enumerate() {
+        if nth.is_multiple_of(FILES_BETWEEN_CHECKS) {
+            check(finder.stops)?;
+        }
         let named = |error: Error| error.within(format!("trajectory {path}"));
         let beneath = directory.join(path.as_str())?;
         let index = finder.indexes.of(backing, finder.store, &beneath, finder.stops).map_err(named)?;
@@ -82,8 +83,10 @@ pub fn layout(
         let first = trajectory.as_ref().and_then(|known| known.files.first());
         let shared = first.map(|first| first.header.clone()).filter(|header| *header == index.header);
         bytes += index.table.memory_bytes() + if shared.is_none() { index.header.len() } else { 0 };
+        bytes += size_of::<TrajectoryFile>() + path.as_str().len() + 8 * index.anchors.sums.len();
         if bytes > BYTES_MAX {
-            return Err(too_large(&format!("more than {BYTES_MAX} bytes of headers and places of frames")));
+            let what = format!("its first {nth} files take more than {BYTES_MAX} bytes of memory");
+            return Err(too_large(&what));
         }
         let file = TrajectoryFile {
             path: path.clone(),
@@ -145,6 +148,12 @@ fn check_alike(
     if known.n_atoms != 0 && known.n_atoms != index.n_atoms {
         return differ(format!("has {} atoms, but {} has {}", index.n_atoms, one.path, known.n_atoms));
     }
+    if known.format == Format::H5md {
+        return match one.header == index.header {
+            true => Ok(()),
+            false => differ(format!("its array of positions is not like that of {}", one.path)),
+        };
+    }
     let this = scanner_of(index.format, &index.header);
     let first = first.get_or_insert_with(|| scanner_of(known.format, &one.header));
     match this.unlike(first) {
@@ -191,6 +200,10 @@ pub fn confirm(
     if source.offset.checked_add(length).is_none_or(|end| end > now.size) {
         return stale(&format!("the file was cut to {} bytes since the dataset was opened", now.size));
     }
+    if trajectory.format == Format::H5md {
+        // HDF5 files are not only appended to, so there is nothing to compare.
+        return stale("the file was changed since the dataset was opened");
+    }
     let mut scanner = scanner_of(trajectory.format, &held.header);
     scanner.resume(number.saturating_sub(held.first), source.offset, trajectory.n_atoms);
     let unchanged = Grown::between(&held.seen, &now) != Grown::Other
@@ -216,11 +229,12 @@ pub fn goes_on(format: Format, before: &TrajectoryFile, later: &TrajectoryFile) 
         let last = before.count.checked_sub(1);
         *place = file.table.as_ref().zip(last).map(|(table, last)| table.get(last));
     }
+    let may_grow = format != Format::H5md || before.seen.looks_like(&later.seen);
     let same_header = headers[0] == headers[1] || headers.iter().any(Vec::is_empty);
     let same_place = places[0] == places[1] || places.iter().any(Option::is_none);
     (&before.path, before.first) == (&later.path, later.first)
         && before.count <= later.count
-        && (unknown || Grown::between(&before.seen, &later.seen) != Grown::Other)
+        && (unknown || may_grow && Grown::between(&before.seen, &later.seen) != Grown::Other)
         && same_header
         && same_place
 }

@@ -22,13 +22,15 @@ impl OpenedTrajectory {
         pattern: Option<&str>,
     ) -> Option<OpenedTrajectory> {
         let Some(Layout::Trajectory(trajectory)) = layout else { return None };
-        let by_name = |file: &zazen_core::TrajectoryFile| path.ends_with(file.path.as_str());
-        let is_file = trajectory.single
-            && pattern.is_none()
-            && trajectory.files.first().is_some_and(by_name)
-            && !path.is_dir();
-        let directory = if is_file { path.parent().unwrap_or(path) } else { path };
-        Some(OpenedTrajectory { trajectory: trajectory.clone(), directory: directory.to_owned() })
+        // The user named the file itself, perhaps by a link.
+        let directory_of = |path: &Path| {
+            let file = trajectory.files.first().filter(|_| trajectory.single && pattern.is_none())?;
+            let named = path.ends_with(file.path.as_str()) && !path.is_dir();
+            path.parent().filter(|_| named).map(Path::to_owned)
+        };
+        let by_link = || directory_of(&path.canonicalize().ok()?);
+        let directory = directory_of(path).or_else(by_link).unwrap_or_else(|| path.to_owned());
+        Some(OpenedTrajectory { trajectory: trajectory.clone(), directory })
     }
 
     /// What is wrong with the files, each with file, frame and byte offset.

@@ -22,6 +22,8 @@ pub const READ_MANY_FRAMES_MAX: usize = 4096;
 /// Bytes that a daemon holds for one answer to a call of random access, but for a single larger
 /// frame: those of frames that have no descriptor for this caller.
 pub const READ_MANY_SENT_MAX: usize = 8 << 20;
+/// Places of cached frames in one answer to a reader that reads one by one.
+pub const PLACES_MAX: usize = 4096;
 /// The directory inside a dataset's cache folder that holds Zazen's own files; no frame path may
 /// use it.
 pub const OWN_DIR: &str = ".zazen";

@@ -30,6 +30,15 @@ impl Order {
     }
 }
 
+/// The first 8 bytes, or as many as there are, as a little-endian number.
+pub(crate) fn little(bytes: &[u8]) -> u64 {
+    let mut whole = [0; 8];
+    for (into, byte) in whole.iter_mut().zip(bytes) {
+        *into = *byte;
+    }
+    u64::from_le_bytes(whole)
+}
+
 /// A big-endian i32.
 pub(crate) fn be_i32(bytes: &[u8], at: usize) -> Option<i32> {
     Order::Big.i32(bytes, at)

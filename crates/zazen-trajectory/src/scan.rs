@@ -161,12 +161,7 @@ impl Scanner {
             }
             Format::Ncdf => Ncdf::parse(bytes)
                 .map(|found| found.map(|ncdf| (State::Ncdf(ncdf), ncdf.begin, ncdf.n_atoms))),
-            Format::H5md => {
-                Err("HDF5 keeps a frame in chunks, which may be compressed and lie apart, so it \
-                                 is no byte range of the file; convert it to XTC, TRR, DCD or NetCDF, or \
-                                 open it with pattern= as a whole"
-                    .to_owned())
-            }
+            Format::H5md => Err("an HDF5 file has no order of frames; `h5md` finds them".to_owned()),
         };
         match found {
             Err(why) => Err(self.damaged(why)),

@@ -1,8 +1,8 @@
 //! The format of a file: by its first bytes. The name decides only between the text formats, which
-//! have no magic number.
+//! have no magic number, and where HDF5's first bytes may stand further behind.
 
 use crate::gromacs::{TRR_MAGIC, TRR_VERSION, XTC_LARGE_MAGIC, XTC_MAGIC};
-use crate::{bytes, dcd, lines, ncdf};
+use crate::{bytes, dcd, hdf5, lines, ncdf};
 use zazen_core::trajectory::Format;
 
 /// Bytes at the beginning of a file that show its format.
@@ -22,10 +22,19 @@ pub fn sniff(head: &[u8], name: &str) -> Option<Format> {
     if ncdf::is_one(head) {
         return Some(Format::Ncdf);
     }
-    if head.starts_with(b"\x89HDF\r\n\x1a\n") {
+    if hdf5::is_one(head) {
+        return Some(Format::H5md);
+    }
+    // A long user block stands before what HDF5 wrote.
+    if !head.is_empty() && is_named(name, &[".h5md", ".h5", ".hdf5"]) {
         return Some(Format::H5md);
     }
     text(head, name)
+}
+
+fn is_named(name: &str, endings: &[&str]) -> bool {
+    let name = name.to_ascii_lowercase();
+    endings.iter().any(|ending| name.ends_with(ending))
 }
 
 fn text(head: &[u8], name: &str) -> Option<Format> {
@@ -34,10 +43,9 @@ fn text(head: &[u8], name: &str) -> Option<Format> {
         return Some(Format::Lammps);
     }
     let second = lines::first(&head[length..]).and_then(|(line, _)| lines::number(line));
-    let is_named = |ending: &str| name.to_ascii_lowercase().ends_with(ending);
     match (lines::number(first), second) {
-        (_, Some(_)) if is_named(".gro") => Some(Format::Gro),
-        (Some(_), _) if is_named(".xyz") || is_named(".extxyz") => Some(Format::Xyz),
+        (_, Some(_)) if is_named(name, &[".gro"]) => Some(Format::Gro),
+        (Some(_), _) if is_named(name, &[".xyz", ".extxyz"]) => Some(Format::Xyz),
         _ => None,
     }
 }

@@ -68,6 +68,23 @@ def test_names_and_sizes(fs, backing, files):
         fs.open(str(backing / "plain"))
 
 
+def test_links(fs, backing, files, folder):
+    """Also those that lead out of their folder, as people put them beside their scripts."""
+    path, data = next(reversed(files.items()))
+    home = folder / "home"
+    home.mkdir()
+    (home / "mine").symlink_to(path)
+    (home / "again").symlink_to("mine")
+    (home / "gone").symlink_to("nowhere")
+    (backing / "there").symlink_to(os.path.relpath(path, backing))
+    for link in (home / "mine", home / "again", backing / "there"):
+        assert fs.cat_file(str(link)) == data
+        with fsspec.filesystem("zazen", direct=True).open(str(link)) as file:
+            assert file.read() == data
+    with pytest.raises(FileNotFoundError):
+        fs.cat_file(str(home / "gone"))
+
+
 def test_ranges_are_those_of_bytes(fs, files):
     chance = random.Random(5)
     for path, data in files.items():

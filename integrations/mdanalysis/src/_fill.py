@@ -3,6 +3,7 @@ gives."""
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import MDAnalysis
@@ -24,6 +25,12 @@ def filler(
     """The filler for the source's format."""
     if isinstance(source, H5mdSource):
         return H5mdFiller(source, convert_units, sub, dt)
+    if source.format == "h5md":
+        raise zazen.UnsupportedError(
+            errno.ENOTSUP,
+            "a frame of H5MD is positions only, without box and velocities; name the file itself, with "
+            "the ending .h5md, .h5 or .hdf5, and MDAnalysis's own reader reads all of it",
+        )
     kind = {"xtc": XdrFiller, "trr": XdrFiller, "dcd": DcdFiller, "ncdf": NetcdfFiller}.get(source.format)
     return (kind or FileFiller)(source, convert_units, sub, dt)
 

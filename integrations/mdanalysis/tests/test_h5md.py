@@ -229,6 +229,16 @@ def test_what_no_number_of_a_frame_names_is_refused(tmp_path):
         universe_of(f"zazen:{changed('none.h5md', lambda group: group.parent.pop('all'))}", **options)
 
 
+def test_a_directory_of_h5md_is_refused(tmp_path):
+    """Its frames are positions: the box would be lost without a word."""
+    path = write(tmp_path / "md.h5md", **LAYOUTS["a chunk a frame"])
+    with pytest.raises(zazen.mdanalysis.ReadError, match=r"positions only.*h5md"):
+        universe_of(f"zazen:{path.parent}", open_options={"direct": True})
+    other = path.rename(tmp_path / "md.data")
+    with pytest.raises(zazen.mdanalysis.ReadError, match=r"positions only.*h5md"):
+        universe_of(f"zazen:{other}", open_options={"direct": True})
+
+
 def test_another_process_never_reads_another_version(tmp_path):
     path = write(tmp_path / "md.h5md", **LAYOUTS["compressed"])
     universe = universe_of(f"zazen:{path}", open_options={"direct": True})

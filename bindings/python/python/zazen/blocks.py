@@ -20,10 +20,28 @@ BLOCK_BYTES = 1 << 20
 Version = tuple[int, int, int, int]
 
 
+#: As the kernel follows.
+_LINKS_MAX = 40
+
 _FARTHEST_FIRST = ("direct", "backing", "alien", "native")
 
 #: The longest tick of a file system's times, in nanoseconds.
 _TICK = 2_000_000_000
+
+
+def _itself(path: str) -> str:
+    """The file at `path` or, where that is a link that leads out of its folder, the file that it
+    leads to, as the link spells it. Names are looked up beneath the folder only."""
+    for _ in range(_LINKS_MAX):
+        if not os.path.islink(path):
+            break
+        folder = os.path.dirname(path)
+        target = os.path.join(folder, os.readlink(path))
+        beneath = os.path.join(os.path.realpath(folder), "")
+        if os.path.realpath(target).startswith(beneath):
+            break
+        path = target
+    return path
 
 
 class BlockReader:
@@ -48,7 +66,7 @@ class BlockReader:
         self._options = dict(options or {})
         #: In nanoseconds since 1970.
         self._opened = time.time_ns()
-        folder, name = os.path.split(path)
+        folder, name = os.path.split(_itself(path))
         pattern = f"{name}{{n*{block_bytes}}}"
         self._dataset = zazen.open(folder or "/", pattern=pattern, **self._options)
         version = self._dataset.version

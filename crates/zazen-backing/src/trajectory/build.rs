@@ -8,7 +8,7 @@ use std::sync::Arc;
 use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::trajectory::{Format, FrameTable, Trouble};
 use zazen_core::{Error, ErrorKind, Result, TrajectoryFile, Validator};
-use zazen_trajectory::{Anchors, FileIndex, Grown, Sample, Scanner, Step, hide_counters};
+use zazen_trajectory::{Anchors, FileIndex, Grown, H5md, Sample, Scanner, Step, find_h5md, hide_counters};
 
 /// Bytes that are read at once where frames are small, or all bytes are looked at.
 const BLOCK_BYTES: usize = 1 << 20;
@@ -95,7 +95,9 @@ impl Around<'_> {
 
 /// What a scan found.
 struct Found {
-    scanner: Scanner,
+    n_atoms: u64,
+    /// What a decoder needs, where that is not what stands before the first frame.
+    header: Option<Vec<u8>>,
     table: FrameTable,
     trouble: Option<Trouble>,
     /// The frames of a known index are its first.
@@ -110,11 +112,18 @@ fn scan(
     size: u64,
     known: Option<&FileIndex>,
 ) -> Result<Found> {
+    if format == Format::H5md {
+        return scan_h5md(stops, file, size);
+    }
     let mut fills = 0u32;
     let mut around = Around { file, size, bytes: Vec::new(), at: 0, held: 0 };
     let mut scanner = Scanner::new(format);
     let mut table = FrameTable::new(0, scanner.unit());
     let (mut wish, extends) = (BLOCK_BYTES, known.is_some());
+    let found = |scanner: &Scanner, table, trouble| {
+        let n_atoms = scanner.n_atoms();
+        Found { n_atoms, header: None, table, trouble, extends }
+    };
     loop {
         if let Some((length, count)) = scanner.take_even(size) {
             table.push_many(length, count)?;
@@ -125,7 +134,7 @@ fn scan(
         let position = scanner.position();
         let step = match scanner.step(around.from(position), size) {
             Ok(step) => step,
-            Err(trouble) => return Ok(Found { scanner, table, trouble: Some(trouble), extends }),
+            Err(trouble) => return Ok(found(&scanner, table, Some(trouble))),
         };
         match step {
             Step::More(least) => {
@@ -158,9 +167,26 @@ fn scan(
                 wish = if large { HEAD_BYTES } else { BLOCK_BYTES };
             }
             Step::Moved => {}
-            Step::End => return Ok(Found { scanner, table, trouble: None, extends }),
+            Step::End => return Ok(found(&scanner, table, None)),
         }
     }
+}
+
+/// The frames of an H5MD file, by its metadata.
+fn scan_h5md(stops: Stops<'_>, file: &dyn SourceFile, size: u64) -> Result<Found> {
+    let mut reads = 0u32;
+    let mut read = |offset: u64, count: usize| {
+        if reads.is_multiple_of(FILLS) {
+            check(stops)?;
+        }
+        reads = reads.wrapping_add(1);
+        let mut bytes = vec![0; count];
+        let read = read_full(file, &mut bytes, offset)?;
+        bytes.truncate(read);
+        Ok(bytes)
+    };
+    let H5md { header, n_atoms, table, trouble } = find_h5md(&mut read, size)?;
+    Ok(Found { n_atoms, header: Some(header), table, trouble, extends: false })
 }
 
 /// Whether a frame of `length` bytes is at the place where `scanner`, which has read the header,
@@ -250,12 +276,6 @@ pub(super) fn build(
         Some(known) => known.format,
         None => format_of(file, name)?,
     };
-    if format == Format::H5md {
-        let what = "is an HDF5 file, where a frame lies in chunks, so no range of bytes is a frame; \
-                    MDAnalysis reads H5MD from the nodes' disks by the name zazen:FILE, and any program of \
-                    HDF5 through zazen.fsspec; or convert it to XTC, TRR, DCD or NetCDF";
-        return Err(Error::new(ErrorKind::Unsupported, what));
-    }
     let found = match scan(stops, file, format, now.size, known.as_deref()) {
         // A header that writers replace: the frames are found anew.
         Err(error) if error.kind() == ErrorKind::Stale && known.is_some() => {
@@ -274,15 +294,21 @@ pub(super) fn build(
         _ => zazen_env::random_u128()? as u64,
     };
     let anchors = Anchors { seed, sums: sums(file, format, seed, found.table.end())? };
-    let mut header = vec![0; found.table.begin() as usize];
-    read_full(file, &mut header, 0)?;
+    let header = match found.header {
+        Some(header) => header,
+        None => {
+            let mut header = vec![0; found.table.begin() as usize];
+            read_full(file, &mut header, 0)?;
+            header
+        }
+    };
     // If the file changed meanwhile, it is compared again at the next opening.
     let later = file.stat_now()?.validator;
     let unsettled = now.unsettled || !now.looks_like(&later);
     Ok(Arc::new(FileIndex {
         key: key.to_owned(),
         format,
-        n_atoms: found.scanner.n_atoms(),
+        n_atoms: found.n_atoms,
         header: header.into(),
         table: Arc::new(found.table),
         trouble: found.trouble,
@@ -303,8 +329,8 @@ fn format_of(file: &dyn SourceFile, name: &str) -> Result<Format> {
     zazen_trajectory::sniff(&head[..read], name).ok_or_else(|| {
         let what = match read {
             0 => "is empty".to_owned(),
-            _ => "is no trajectory: its first bytes are those of none of XTC, TRR, DCD, AMBER NetCDF, GRO, \
-                  LAMMPS dump (text) and XYZ"
+            _ => "is no trajectory: its first bytes are those of none of XTC, TRR, DCD, AMBER NetCDF, H5MD, \
+                  GRO, LAMMPS dump (text) and XYZ"
                 .to_owned(),
         };
         let kind = if read == 0 { ErrorKind::NotFound } else { ErrorKind::InvalidArgument };

@@ -15,12 +15,17 @@ use zazen_core::{RelPath, Result};
 use zazen_trajectory::FileIndex;
 use zazen_wire::checksum::{crc32c, frame_checksum};
 
-/// Indexes in memory, and their bytes; beyond, those that were not used for longest are forgotten.
-const INDEXES_MAX: usize = 4096;
+/// Bytes of indexes in memory; beyond, those that were not used for longest are forgotten. A
+/// dataset may have many small files.
 const MEMORY_BYTES_MAX: usize = 256 << 20;
-/// Indexes in the folder, and their bytes; beyond, the oldest go.
-const FILES_MAX: usize = 4096;
+/// What an index takes in memory beside its own bytes: the slot, the key, and their places in maps.
+const SLOT_BYTES: usize = 512;
+/// Bytes of indexes in the folder, and what a file takes at least; beyond, the oldest go.
 const FOLDER_BYTES_MAX: u64 = 1 << 30;
+const FILE_BYTES_MIN: u64 = 4096;
+/// After so many bytes were written, the folder is looked through: other processes write there,
+/// too.
+const LOOK_BYTES: u64 = FOLDER_BYTES_MAX / 16;
 /// The largest index that is kept in the folder.
 const INDEX_BYTES_MAX: u64 = 256 << 20;
 
@@ -36,6 +41,8 @@ struct Known {
     slots: HashMap<String, Used>,
     /// Grows with each use.
     clock: u64,
+    /// Bytes of all slots.
+    held: usize,
 }
 
 /// A slot, when it was used last, and how many bytes its index has.
@@ -46,13 +53,38 @@ struct Used {
 }
 
 impl Known {
-    /// Forgets what was not used for longest, down to these limits.
-    fn shrink(&mut self, count: usize, bytes: usize) {
-        let mut held: usize = self.slots.values().map(|used| used.bytes).sum();
-        while self.slots.len() > count || held > bytes {
-            let oldest = self.slots.iter().min_by_key(|(_, used)| used.at);
-            let Some(key) = oldest.map(|(key, _)| key.clone()) else { return };
-            held -= self.slots.remove(&key).map_or(0, |used| used.bytes);
+    /// The slot of `key`, which is used now.
+    fn slot(&mut self, key: &str) -> Slot {
+        self.clock += 1;
+        let at = self.clock;
+        let used = self.slots.entry(key.to_owned()).or_insert_with(|| {
+            self.held += SLOT_BYTES;
+            Used { slot: Slot::default(), at, bytes: SLOT_BYTES }
+        });
+        used.at = at;
+        used.slot.clone()
+    }
+
+    /// Notes that the index in the slot of `key` has so many bytes, and forgets what was not used
+    /// for longest if all have more than `most`.
+    fn count(&mut self, key: &str, bytes: usize, most: usize) {
+        if let Some(used) = self.slots.get_mut(key) {
+            self.held = self.held - used.bytes + bytes;
+            used.bytes = bytes;
+        }
+        if self.held <= most {
+            return;
+        }
+        // More than needed goes, so that the next slots need not look through all of them.
+        let keep = most - most / 8;
+        let mut oldest: Vec<(u64, String)> =
+            self.slots.iter().map(|(key, used)| (used.at, key.clone())).collect();
+        oldest.sort_unstable();
+        for (_, key) in oldest {
+            if self.held <= keep {
+                return;
+            }
+            self.held -= self.slots.remove(&key).map_or(0, |used| used.bytes);
         }
     }
 }
@@ -62,6 +94,8 @@ impl Known {
 pub struct Indexes {
     known: Mutex<Known>,
     folder: Option<PathBuf>,
+    /// Bytes that were written to the folder since it was looked through; 0: never.
+    written: AtomicU64,
 }
 
 impl Indexes {
@@ -74,7 +108,7 @@ impl Indexes {
     /// when the first index is kept. If it belongs to somebody else, or others may write there,
     /// nothing is kept.
     pub fn in_folder(folder: PathBuf) -> Indexes {
-        Indexes { known: Mutex::default(), folder: Some(folder) }
+        Indexes { folder: Some(folder), ..Indexes::default() }
     }
 
     /// Indexes in the cache folder of this process's user: `$XDG_CACHE_HOME/zazen/trajectories`, or
@@ -82,7 +116,7 @@ impl Indexes {
     pub fn of_this_user() -> Indexes {
         let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let cache = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
-        Indexes { known: Mutex::default(), folder: cache.map(|cache| cache.join("zazen/trajectories")) }
+        Indexes { folder: cache.map(|cache| cache.join("zazen/trajectories")), ..Indexes::default() }
     }
 
     /// The index of the file at `path` of `backing`, whose root users spell `store`. The file is
@@ -116,24 +150,15 @@ impl Indexes {
     }
 
     fn slot(&self, key: &str) -> Slot {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.clock += 1;
-        let at = known.clock;
-        let fresh = || Used { slot: Slot::default(), at, bytes: 0 };
-        let used = known.slots.entry(key.to_owned()).or_insert_with(fresh);
-        used.at = at;
-        let slot = used.slot.clone();
-        known.shrink(INDEXES_MAX, MEMORY_BYTES_MAX);
-        slot
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).slot(key)
     }
 
     /// Counts the bytes of the index in the slot of `key`.
     fn count(&self, key: &str, index: &FileIndex) {
+        let bytes = index.header.len() + index.table.memory_bytes() + 8 * index.anchors.sums.len();
+        let bytes = SLOT_BYTES + 2 * key.len() + bytes;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(used) = known.slots.get_mut(key) {
-            used.bytes = index.header.len() + index.table.memory_bytes() + index.key.len();
-        }
-        known.shrink(INDEXES_MAX, MEMORY_BYTES_MAX);
+        known.count(key, bytes, MEMORY_BYTES_MAX);
     }
 
     /// Where the index of a file is kept. The file's name is within; a clash costs only time.
@@ -160,8 +185,19 @@ impl Indexes {
     /// Keeps an index. A failure costs only time, so it is only logged.
     fn save(&self, index: &FileIndex) {
         let Some(folder) = &self.folder else { return };
-        if let Err(error) = write(folder, index) {
-            tracing::debug!("keep a trajectory index in {}: {error}", folder.display());
+        match write(folder, index) {
+            Ok(bytes) => self.make_room(folder, bytes.max(FILE_BYTES_MIN)),
+            Err(error) => tracing::debug!("keep a trajectory index in {}: {error}", folder.display()),
+        }
+    }
+
+    /// Sees now and then to it that the folder is not too large. Looking through it takes long
+    /// where it has many files.
+    fn make_room(&self, folder: &Path, bytes: u64) {
+        let before = self.written.fetch_add(bytes, Ordering::Relaxed);
+        if before == 0 || before + bytes > LOOK_BYTES {
+            self.written.store(bytes, Ordering::Relaxed);
+            make_room(folder, FOLDER_BYTES_MAX - LOOK_BYTES);
         }
     }
 }
@@ -186,7 +222,8 @@ fn wait_for<'a>(
     }
 }
 
-fn write(folder: &Path, index: &FileIndex) -> std::io::Result<()> {
+/// Writes an index to the folder; how many bytes it has.
+fn write(folder: &Path, index: &FileIndex) -> std::io::Result<u64> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     if !is_ours(folder) {
@@ -205,8 +242,7 @@ fn write(folder: &Path, index: &FileIndex) -> std::io::Result<()> {
     if kept.is_err() {
         let _ = std::fs::remove_file(&new);
     }
-    make_room(folder, FILES_MAX, FOLDER_BYTES_MAX);
-    kept
+    kept.map(|()| bytes.len() as u64)
 }
 
 /// Whether nobody else can put files into the folder.
@@ -216,22 +252,22 @@ fn is_ours(folder: &Path) -> bool {
         .is_ok_and(|found| found.is_dir() && found.uid() == own && found.mode() & 0o022 == 0)
 }
 
-/// Removes the oldest indexes beyond so many, or so many bytes.
-fn make_room(folder: &Path, count: usize, bytes: u64) {
+/// Removes the oldest indexes beyond so many bytes.
+fn make_room(folder: &Path, bytes: u64) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     let look = |entry: std::fs::DirEntry| {
         let found = entry.metadata().ok()?;
-        Some((found.modified().ok()?, entry.path(), found.len()))
+        Some((found.modified().ok()?, entry.path(), found.len().max(FILE_BYTES_MIN)))
     };
     let mut files: Vec<_> = entries.flatten().filter_map(look).collect();
     files.sort();
-    let (mut left, mut held) = (files.len(), files.iter().map(|(_, _, length)| length).sum::<u64>());
+    let mut held = files.iter().map(|(_, _, length)| length).sum::<u64>();
     for (_, path, length) in &files {
-        if left <= count && held <= bytes {
+        if held <= bytes {
             return;
         }
         let _ = std::fs::remove_file(path);
-        (left, held) = (left - 1, held - length);
+        held -= length;
     }
 }
 
@@ -241,18 +277,21 @@ mod tests {
 
     #[test]
     fn what_was_not_used_for_longest_is_forgotten() {
-        let indexes = Indexes::in_memory();
+        let mut known = Known::default();
         for key in ["a", "b", "c", "a"] {
-            indexes.slot(key);
+            known.slot(key);
         }
-        let mut known = indexes.known.lock().unwrap();
-        known.slots.values_mut().for_each(|used| used.bytes = 100);
-        known.shrink(2, 1000);
+        for key in ["a", "b", "c"] {
+            known.count(key, 1000, 10_000);
+        }
+        assert_eq!(known.held, 3000);
+        known.count("c", 1000, 2800);
+        assert_eq!(known.held, 2000);
         assert!(known.slots.contains_key("a") && known.slots.contains_key("c"));
-        known.shrink(2, 100);
+        known.count("gone", 9000, 1200);
         assert!(known.slots.len() == 1 && known.slots.contains_key("a"));
-        known.shrink(2, 99);
-        assert!(known.slots.is_empty());
+        known.count("a", 1300, 1200);
+        assert!(known.slots.is_empty() && known.held == 0);
     }
 
     #[test]
@@ -260,14 +299,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for (nth, name) in ["a", "b", "c"].into_iter().enumerate() {
             let file = std::fs::File::create(folder.path().join(name)).unwrap();
-            file.set_len(100).unwrap();
+            file.set_len(if nth == 2 { 10 } else { 10_000 }).unwrap();
             let at = std::time::UNIX_EPOCH + std::time::Duration::from_secs(nth as u64);
             file.set_modified(at).unwrap();
         }
-        make_room(folder.path(), 3, 200);
         let left = |name| folder.path().join(name).exists();
+        // The last one takes a block of the disk.
+        make_room(folder.path(), 24_096);
+        assert_eq!(["a", "b", "c"].map(left), [true, true, true]);
+        make_room(folder.path(), 24_095);
         assert_eq!(["a", "b", "c"].map(left), [false, true, true]);
-        make_room(folder.path(), 1, 200);
+        make_room(folder.path(), 5000);
         assert_eq!(["a", "b", "c"].map(left), [false, false, true]);
     }
 }

@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use zazen_backing::DirectoryBacking;
 use zazen_backing::trajectory::Indexes;
 use zazen_core::survey::{has_number, is_container};
+use zazen_core::trajectory::Format;
 use zazen_core::{Error, ErrorKind, FrameNo, RelPath, Result, Series, Validator};
 
 /// A file that was not changed for so long may be complete.
@@ -153,6 +154,10 @@ impl Growing {
         if is_calm && progress.pushed == progress.frames {
             return Ok(0);
         }
+        // What HDF5 has written so far may be a part of what describes the frames.
+        if is_h5md(name) && !is_quiet(&now) {
+            return Ok(0);
+        }
         let index = self.indexes.of(&self.backing, "", &path, None)?;
         progress.seen = Some(index.seen);
         progress.frames = index.table.count();
@@ -162,7 +167,11 @@ impl Growing {
         let failed = |error| Error::io(self.directory.join(name).display().to_string(), error);
         let file = File::open(self.directory.join(name)).map_err(failed)?;
         let (validator, owner) = look_of(&file).map_err(failed)?;
-        if validator.inode != index.seen.inode {
+        let is_other = match index.format {
+            Format::H5md => !index.seen.looks_like(&validator),
+            _ => validator.inode != index.seen.inode,
+        };
+        if is_other {
             // Replaced in between: the next look indexes the new file.
             return Ok(0);
         }
@@ -220,6 +229,12 @@ impl Growing {
     pub(super) fn caught_up(&self) -> bool {
         self.files.values().all(|progress| progress.pushed == progress.frames)
     }
+}
+
+/// Whether the file is HDF5, as far as its name tells.
+fn is_h5md(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    [".h5md", ".h5", ".hdf5"].iter().any(|ending| name.ends_with(ending))
 }
 
 fn is_quiet(now: &Validator) -> bool {

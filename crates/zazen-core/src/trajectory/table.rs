@@ -1,16 +1,19 @@
 //! Where the frames of one trajectory file begin and end, in a few bytes a frame.
 //!
-//! The frames lie one after the other. The table stores how much longer each frame is than the one
-//! before (the second difference of the offsets) as a varint. 64 frames make a block. Frames of
-//! equal length make one block, however many they are. A look-up finds the block and adds up at
-//! most 63 varints.
+//! In most formats the frames lie one after the other. The table stores how much longer each frame
+//! is than the one before (the second difference of the offsets) as a varint. 64 frames make a
+//! block. Frames of equal length make one block, however many they are. A look-up finds the block
+//! and adds up at most 63 varints. Where frames lie apart (HDF5), [`Gaps`] knows the rest.
 //!
-//! Invariant: all frames have at least one byte, and the last one ends before 2⁶³.
+//! Invariant: all frames have at least one byte, and each ends before 2⁶³.
+
+mod gaps;
+mod varint;
+
+use gaps::Gaps;
+use varint::{BLOCK, put_varint, take_varint, unzigzag, zigzag};
 
 use crate::error::{Error, ErrorKind, Result};
-
-/// Frames in a block of unequal lengths.
-const BLOCK: usize = 64;
 
 /// Frames `frame ..` to the next block: the first begins at `offset` and has `length` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +39,10 @@ pub struct FrameTable {
     sealed_end: u64,
     /// Lengths of the frames behind the blocks; fewer than [`BLOCK`].
     tail: Vec<u64>,
+    /// Where the last frame would end if all lay one after the other.
     end: u64,
+    /// What lies between the frames; `None`: nothing.
+    gaps: Option<Gaps>,
 }
 
 impl FrameTable {
@@ -52,7 +58,14 @@ impl FrameTable {
             sealed_end: begin,
             tail: Vec::new(),
             end: begin,
+            gaps: None,
         }
+    }
+
+    /// A table of frames that may lie apart, and in any order. They come by
+    /// [`FrameTable::push_at`].
+    pub fn apart() -> FrameTable {
+        FrameTable { gaps: Some(Gaps::default()), ..FrameTable::new(0, 1) }
     }
 
     /// Number of frames.
@@ -60,26 +73,48 @@ impl FrameTable {
         self.sealed + self.tail.len() as u64
     }
 
-    /// Where the first frame begins, in bytes.
+    /// Where the first frame begins, in bytes; 0 for frames that lie apart.
     pub fn begin(&self) -> u64 {
         self.begin
     }
 
-    /// Where the last frame ends, in bytes.
+    /// Behind all frames, in bytes.
     pub fn end(&self) -> u64 {
-        self.end
+        self.gaps.as_ref().map_or(self.end, Gaps::end)
     }
 
     /// Bytes of memory that the table uses.
     pub fn memory_bytes(&self) -> usize {
-        self.blocks.capacity() * size_of::<Block>() + self.deltas.capacity() + self.tail.capacity() * 8
+        let gaps = self.gaps.as_ref().map_or(0, Gaps::memory_bytes);
+        self.blocks.capacity() * size_of::<Block>() + self.deltas.capacity() + self.tail.capacity() * 8 + gaps
+    }
+
+    /// Adds a frame of `length` bytes at `offset` to a table of frames that lie apart.
+    /// `InvalidArgument` as for [`FrameTable::push`], and for a table of frames that follow each
+    /// other.
+    pub fn push_at(&mut self, offset: u64, length: u64) -> Result<()> {
+        let unfit = || {
+            let context = format!("a frame of {length} bytes at byte {offset} does not fit a frame table");
+            Error::new(ErrorKind::InvalidArgument, context)
+        };
+        let packed = self.end;
+        let end = offset.checked_add(length).filter(|end| i64::try_from(*end).is_ok());
+        let end = end.ok_or_else(unfit)?;
+        let mut gaps = self.gaps.take().ok_or_else(unfit)?;
+        let pushed = self.push(length);
+        if pushed.is_ok() {
+            gaps.push(offset as i64 - packed as i64, end);
+        }
+        self.gaps = Some(gaps);
+        pushed
     }
 
     /// Adds a frame of `length` bytes behind the last one. `InvalidArgument` for a length of 0, one
-    /// that is no multiple of the unit, or an end beyond 2⁶³.
+    /// that is no multiple of the unit, an end beyond 2⁶³, or a table of frames that lie apart.
     pub fn push(&mut self, length: u64) -> Result<()> {
         let end = self.end.checked_add(length).filter(|end| i64::try_from(*end).is_ok());
-        let (Some(end), true) = (end, length > 0 && length.is_multiple_of(self.unit)) else {
+        let (Some(end), true, None) = (end, length > 0 && length.is_multiple_of(self.unit), &self.gaps)
+        else {
             let context =
                 format!("a frame of {length} bytes at byte {} does not fit a frame table", self.end);
             return Err(Error::new(ErrorKind::InvalidArgument, context));
@@ -144,6 +179,15 @@ impl FrameTable {
 
     /// Where frame `index` of the file lies: (offset, length) in bytes.
     pub fn get(&self, index: u64) -> Option<(u64, u64)> {
+        let (offset, length) = self.packed(index)?;
+        match &self.gaps {
+            None => Some((offset, length)),
+            Some(gaps) => Some((offset.checked_add_signed(gaps.get(index)?)?, length)),
+        }
+    }
+
+    /// Where the frame would lie if there were nothing between frames.
+    fn packed(&self, index: u64) -> Option<(u64, u64)> {
         if let Some(behind) = index.checked_sub(self.sealed) {
             let behind = usize::try_from(behind).ok()?;
             let length = *self.tail.get(behind)?;
@@ -172,6 +216,12 @@ impl FrameTable {
         let mut sealed = self.clone();
         sealed.seal();
         let mut bytes = Vec::with_capacity(sealed.deltas.len() + sealed.blocks.len() * 4 + 32);
+        if let Some(gaps) = &sealed.gaps {
+            // A table of frames that follow each other has a unit of at least 1.
+            put_varint(&mut bytes, 0);
+            put_varint(&mut bytes, 0);
+            gaps.encode(&mut bytes);
+        }
         put_varint(&mut bytes, sealed.begin);
         put_varint(&mut bytes, sealed.unit);
         put_varint(&mut bytes, sealed.sealed);
@@ -197,6 +247,11 @@ impl FrameTable {
 
     fn parse(bytes: &[u8]) -> Option<FrameTable> {
         let mut at = 0;
+        if let [0, 0, rest @ ..] = bytes {
+            let (places, taken) = Gaps::decode(rest)?;
+            let packed = FrameTable::parse(rest.get(taken..)?)?;
+            return FrameTable::with_gaps(packed, &places);
+        }
         let mut number = || take_varint(bytes, &mut at);
         let (begin, unit, count) = (number()?, number()?, number()?);
         if unit == 0 || i64::try_from(begin).is_err() {
@@ -227,6 +282,24 @@ impl FrameTable {
         (at == bytes.len()).then_some(table)
     }
 
+    /// A table of frames that lie apart: `packed` has their lengths.
+    fn with_gaps(mut packed: FrameTable, shifts: &[i64]) -> Option<FrameTable> {
+        if packed.begin != 0 || packed.gaps.is_some() || packed.count() != shifts.len() as u64 {
+            return None;
+        }
+        let mut gaps = Gaps::default();
+        for (index, shift) in shifts.iter().enumerate() {
+            let (offset, length) = packed.packed(index as u64)?;
+            let end = offset.checked_add_signed(*shift)?.checked_add(length)?;
+            gaps.push(*shift, end);
+            if i64::try_from(end).is_err() {
+                return None;
+            }
+        }
+        packed.gaps = Some(gaps);
+        Some(packed)
+    }
+
     /// Frames of equal length; fewer than a block of them may still become part of one.
     fn push_even(&mut self, length: u64, frames: u64) -> Option<()> {
         if frames < BLOCK as u64 {
@@ -245,39 +318,6 @@ impl FrameTable {
     fn push_one(&mut self, length: u64) -> Option<()> {
         self.push(length).ok()
     }
-}
-
-fn zigzag(value: i64) -> u64 {
-    ((value << 1) ^ (value >> 63)) as u64
-}
-
-fn unzigzag(value: u64) -> i64 {
-    (value >> 1) as i64 ^ -((value & 1) as i64)
-}
-
-fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        bytes.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    bytes.push(value as u8);
-}
-
-fn take_varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
-    let mut value = 0u64;
-    for shift in (0..64).step_by(7) {
-        let byte = *bytes.get(*at)?;
-        *at += 1;
-        let part = u64::from(byte & 0x7f);
-        if shift == 63 && part > 1 {
-            return None;
-        }
-        value |= part << shift;
-        if byte < 0x80 {
-            return Some(value);
-        }
-    }
-    None
 }
 
 #[cfg(test)]
@@ -359,8 +399,51 @@ mod tests {
         assert!(table(0, 1, &vec![1200; 1_000_000]).encode().len() < 32);
     }
 
+    fn apart(places: &[(u64, u64)]) -> FrameTable {
+        let mut table = FrameTable::apart();
+        places.iter().for_each(|(offset, length)| table.push_at(*offset, *length).unwrap());
+        table
+    }
+
+    fn check_apart(places: &[(u64, u64)]) {
+        let table = apart(places);
+        let again = FrameTable::decode(&table.encode()).unwrap();
+        assert_eq!(again.encode(), table.encode());
+        for table in [&table, &again] {
+            assert_eq!(table.count(), places.len() as u64);
+            assert_eq!(table.end(), places.iter().map(|(offset, length)| offset + length).max().unwrap_or(0));
+            for (index, place) in places.iter().enumerate() {
+                assert_eq!(table.get(index as u64), Some(*place), "frame {index}");
+            }
+            assert_eq!(table.get(places.len() as u64), None);
+        }
+    }
+
+    #[test]
+    fn frames_that_lie_apart_come_back() {
+        check_apart(&[]);
+        check_apart(&[(2048, 300)]);
+        check_apart(&(0..1000).map(|n| (5000 + n * 1300 + n / 64 * 999, 1200)).collect::<Vec<_>>());
+        check_apart(&(0..200).map(|n| ((1 << 62) + (199 - n) * 9, n % 7 + 1)).collect::<Vec<_>>());
+        assert!(apart(&[(0, 4)]).push(4).is_err() && table(0, 1, &[4]).push_at(9, 4).is_err());
+        for (offset, length) in [(0, 0), (i64::MAX as u64, 1), (u64::MAX, 2)] {
+            let mut table = apart(&[(7, 4)]);
+            assert!(table.push_at(offset, length).is_err());
+            assert_eq!((table.count(), table.end(), table.get(0)), (1, 11, Some((7, 4))));
+        }
+        let many: Vec<(u64, u64)> = (0..1_000_000).map(|n| (2048 + n * 613 + n / 64 * 3136, 600)).collect();
+        let bytes = apart(&many).encode();
+        assert!(bytes.len() <= 1_200_000, "{} bytes", bytes.len());
+        assert!(FrameTable::decode(&bytes).unwrap().memory_bytes() < 20_000_000);
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
+
+        #[test]
+        fn any_places_come_back(places in prop::collection::vec((0u64..1 << 62, 1u64..1 << 30), 0..200)) {
+            check_apart(&places);
+        }
 
         #[test]
         fn any_lengths_come_back(begin in 0u64..1 << 40, unit in 1u64..5,
@@ -381,7 +464,11 @@ mod tests {
         }
 
         #[test]
-        fn hostile_bytes_make_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn hostile_bytes_make_no_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..200),
+            apart in any::<bool>()) {
+            if apart {
+                bytes.splice(0..0, [0, 0]);
+            }
             if let Ok(table) = FrameTable::decode(&bytes) {
                 let count = table.count();
                 for index in [0, 1, count / 2, count.wrapping_sub(1), count] {
