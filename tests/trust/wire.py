@@ -11,7 +11,7 @@ import time
 HEADER_BYTES = 64
 # The service of frames, and some of its functions.
 FRAMES = 2
-OPEN, SCAN_OPEN, PUSH, EVICT, PIN = 1, 3, 6, 9, 10
+OPEN, SCAN_OPEN, PUSH, EVICT, PIN, PLACES = 1, 3, 6, 9, 10, 24
 _TABLE = []
 for _byte in range(256):
     _crc = _byte

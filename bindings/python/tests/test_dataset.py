@@ -253,6 +253,28 @@ def test_paths_without_bytes(pushed, dataset, monkeypatch):
             (dataset / "away").rename(dataset / PATTERN.replace("{n:07}", "0000004"))
 
 
+def test_a_store_that_is_away_leaves_no_frame_out(pushed, dataset):
+    """What a cache holds is not all there is. Without a range nobody knows, and with one each frame
+    is read or an error."""
+    (dataset / PATTERN.replace("{n:07}", f"{FRAMES:07}")).write_bytes(b"not in the cache")
+    store = dataset.parent
+    with zazen.open(dataset, socket=pushed.sockets[0]) as cached:
+        held, _ = cached.query(0, FRAMES - 1)
+    away = store.with_name("away")
+    store.rename(away)
+    try:
+        with zazen.open(dataset, socket=pushed.sockets[0]) as opened:
+            for whole in (opened.extent, lambda: list(opened.frames()), lambda: len(opened)):
+                with pytest.raises(zazen.UnavailableError, match="does not answer"):
+                    whole()
+            first = next(iter(held))
+            assert [frame.number for frame in opened.frames(first, first)] == [first]
+            with pytest.raises(zazen.Error):
+                list(opened.frames(0, FRAMES))
+    finally:
+        away.rename(store)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_paths_outlive_the_daemon(cluster, dataset):
     many = dataset.parent / "many"

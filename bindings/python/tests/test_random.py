@@ -2,6 +2,7 @@
 oracle."""
 
 import multiprocessing
+import os
 import pickle
 import random
 import warnings
@@ -172,6 +173,35 @@ def test_other_processes(opened, method):
     process.join()
     again = pickle.loads(pickle.dumps(opened))
     assert again[1].number == 1 and opened[2].number == 2
+
+
+def test_one_by_one_beside_forks_and_changes(opened, dataset):
+    """Enough reads that the daemon gives places ahead."""
+    changed = {}
+
+    def read_all():
+        for _ in range(4):
+            for number in random.sample(range(FRAMES), FRAMES):
+                expected = changed.get(number, frame_bytes(number))
+                assert bytes(opened[number].data) == expected, number
+
+    read_all()
+    for number in range(0, FRAMES, 9):
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                read_all()
+                status = 0
+            finally:
+                os._exit(status)
+        read_all()
+        assert os.waitpid(child, 0)[1] == 0
+        # At the same length.
+        changed[number] = frame_bytes(number)[::-1]
+        (dataset / f"frame-{number:07}.bin").write_bytes(changed[number])
+        assert bytes(opened[number].data) == changed[number]
+        read_all()
 
 
 def test_a_dead_daemon_costs_no_frame(pushed, dataset):

@@ -13,9 +13,9 @@ use rustix::io::Errno;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zazen_core::{Credentials, Error, ErrorKind, RelPath, Result};
 use zazen_env::Identity;
 
@@ -29,6 +29,8 @@ const LIST_DEADLINES: u32 = 6;
 const SPARE_BUFFERS: usize = 16;
 /// Directories that one call asks for permissions.
 const ALLOWS_AT_ONCE: usize = 256;
+/// Threads that bring in what will be looked at. They wait for the disk most of their time.
+const BRINGERS: usize = 4;
 /// This many fast stats are worth one more thread.
 const STATS_A_THREAD: usize = 64;
 
@@ -58,6 +60,14 @@ impl DirectoryBacking {
     /// caller's thread, without a deadline and without the cost of a thread switch.
     pub fn with_deadline(root: impl Into<PathBuf>, deadline: Option<Duration>) -> Result<DirectoryBacking> {
         let root = root.into();
+        if root.to_string_lossy().starts_with(crate::objects::SCHEME) {
+            let what = format!(
+                "{}: this needs a mounted directory; frames of an object store are read through the node's \
+                 daemon, and put there with the store's own tools",
+                root.display()
+            );
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
         if !root.is_absolute() {
             return Err(Error::new(
                 ErrorKind::Config,
@@ -120,8 +130,9 @@ impl DirectoryBacking {
             let (tree, folder, paths) = (self.tree.clone(), folder.clone(), paths.clone());
             move || tree.look_beneath(how, &folder, &paths[range], all)
         };
-        let at_once = (paths.len() / STATS_A_THREAD).clamp(1, self.tree.processors);
+        let at_once = (paths.len() / STATS_A_THREAD).clamp(1, self.tree.threads_for_looks());
         let ranges = parts_of(0..paths.len(), at_once);
+        let since = Instant::now();
         let calls = ranges.iter().map(|range| part(range.clone(), false)).collect();
         let begun = self.watchdog.run_all(describe, calls).into_iter().collect::<Result<Vec<_>>>()?;
         let rests = ranges.iter().zip(&begun).map(|(range, stats)| {
@@ -138,6 +149,7 @@ impl DirectoryBacking {
                 stats.extend(answer?);
             }
         }
+        self.tree.looked(paths.len(), ranges.len(), since.elapsed());
         Ok(stats)
     }
 }
@@ -234,6 +246,25 @@ impl Backing for DirectoryBacking {
         self.look_beneath(Look::Open, folder, paths)
     }
 
+    fn will_look_beneath(&self, folder: &RelPath, paths: &Arc<[RelPath]>) {
+        // Nobody waits for these calls, so none may hang.
+        if paths.is_empty() || self.watchdog.deadline().is_none() || !self.tree.is_known_near(folder) {
+            return;
+        }
+        let next = Arc::new(AtomicUsize::new(0));
+        let call = || {
+            let (tree, folder, paths, next) =
+                (self.tree.clone(), folder.clone(), paths.clone(), next.clone());
+            move || tree.bring_in(&folder, &paths, &next)
+        };
+        self.watchdog.run_aside((0..BRINGERS).map(|_| call()).collect());
+    }
+
+    fn near_folders(&self, folder: &RelPath, inner: &Arc<[RelPath]>) -> Result<Vec<bool>> {
+        let inner = inner.clone();
+        self.run("look at folders of", folder, move |tree, folder| tree.near_folders(folder, &inner))
+    }
+
     fn traffic(&self) -> (u64, u64) {
         (self.tree.traffic.reads.load(Ordering::Relaxed), self.tree.traffic.bytes.load(Ordering::Relaxed))
     }
@@ -311,7 +342,7 @@ fn parts_of(range: Range<usize>, parts: usize) -> Vec<Range<usize>> {
     range.clone().step_by(step).map(|start| start..range.end.min(start + step)).collect()
 }
 
-pub use crate::look::{stat_file, stat_local};
+pub use crate::look::{stat_file, stat_local, stat_name};
 
 #[cfg(test)]
 mod tests {
@@ -414,6 +445,11 @@ mod tests {
             let backing = DirectoryBacking::with_deadline(dir.path(), deadline).unwrap();
             for count in [0, 1, 2, 63, 64, 127, 128, 700] {
                 let paths: Arc<[RelPath]> = all[..count].iter().map(|name| path(name)).collect();
+                // Neither advice nor what earlier looks took changes an answer.
+                if count % 2 == 0 {
+                    backing.will_look_beneath(&path("sim"), &paths);
+                    backing.tree.looked(1, 1, Duration::from_secs(count as u64));
+                }
                 let stats = backing.stat_beneath(&path("sim"), &paths).unwrap();
                 assert_eq!(stats.len(), count);
                 for (at, stat) in stats.iter().enumerate() {
@@ -429,6 +465,27 @@ mod tests {
             assert!(split.len() <= parts.max(1) && split.iter().all(|part| !part.is_empty()));
             assert_eq!(split.into_iter().flatten().collect::<Vec<_>>(), range.collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn advice_is_for_folders_that_are_near_and_brings_in_what_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("sim")).unwrap();
+        let names: Vec<RelPath> = (0..200).map(|at| path(&format!("frame{at}"))).collect();
+        for name in &names {
+            std::fs::write(dir.path().join("sim").join(name.as_str()), "1").unwrap();
+        }
+        let paths: Arc<[RelPath]> = names.into();
+        let backing = DirectoryBacking::new(dir.path()).unwrap();
+        let next = AtomicUsize::new(0);
+        backing.tree.bring_in(&path("sim"), &paths, &next);
+        assert_eq!(next.load(Ordering::Relaxed), 0, "nobody has found the folder to be near");
+        backing.stat_beneath(&path("sim"), &paths).unwrap();
+        backing.tree.bring_in(&path("sim"), &paths, &next);
+        // It is not near if it is on no file system of this machine, or the machine is too busy.
+        let is_near = backing.tree.is_known_near(&path("sim"));
+        // It stops at files that are in memory, as these probably are.
+        assert!(next.load(Ordering::Relaxed) > 0 || !is_near);
     }
 
     /// A FUSE mount whose server never answers.
@@ -535,6 +592,14 @@ mod tests {
             assert!(!near(&[long]), "{long}");
         }
         assert!(backing.tree.look_near(&path("sim/in"), &[path("c")]).is_none(), "another folder");
+        let near: Arc<[RelPath]> = ["", "in"].map(path).into();
+        assert_eq!(backing.near_folders(&path("sim"), &near).unwrap(), [true, true]);
+        assert_eq!(backing.near_folders(&path(""), &[path("sim/in")].into()).unwrap(), [true]);
+        assert!(backing.near_folders(&path("sim"), &[path("none")].into()).is_err());
+        if std::path::Path::new("/proc/self/fd").is_dir() {
+            let kernels = DirectoryBacking::new("/proc").unwrap();
+            assert_eq!(kernels.near_folders(&path("self"), &near[..1].into()).unwrap(), [false]);
+        }
         // What took the folder's place is what is looked at.
         std::fs::rename(&sim, dir.path().join("old")).unwrap();
         assert_eq!(look(&["a"]), [Err(ErrorKind::NotFound)]);

@@ -4,6 +4,7 @@
 //! number at any time.
 
 use crate::SourceStat;
+use rustix::fs::{AtFlags, FileType};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{OnceLock, PoisonError, RwLock};
@@ -32,7 +33,7 @@ pub(crate) fn source_stat(stat: &rustix::fs::Stat, now_ns: i64) -> SourceStat {
         uid: stat.st_uid,
         gid: stat.st_gid,
         mode: stat.st_mode & 0o7777,
-        is_dir: rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir(),
+        is_dir: FileType::from_raw_mode(stat.st_mode).is_dir(),
     }
 }
 
@@ -43,6 +44,14 @@ pub fn stat_local(path: &Path) -> Result<SourceStat> {
     rustix::fs::stat(path)
         .map(|stat| source_stat(&stat, now))
         .map_err(|errno| Error::io(path.display().to_string(), errno.into()))
+}
+
+/// What the name `path` leads to, if that is a file and no link; `None` otherwise.
+pub fn stat_name(path: &str) -> Option<SourceStat> {
+    let now = now_ns();
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let stat = rustix::fs::statat(rustix::fs::CWD, path, flags).ok()?;
+    FileType::from_raw_mode(stat.st_mode).is_file().then(|| source_stat(&stat, now))
 }
 
 /// As [`stat_local`], of an open file.
@@ -98,6 +107,21 @@ mod tests {
         check(8, 17, true);
         check(0, 50, false);
         check(9, 9, false);
+    }
+
+    #[test]
+    fn a_name_is_looked_at_and_no_link_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a");
+        std::fs::write(&file, "123").unwrap();
+        std::os::unix::fs::symlink("a", folder.path().join("link")).unwrap();
+        let look = |name: &str| stat_name(folder.path().join(name).to_str().unwrap());
+        let found = look("a").unwrap();
+        assert_eq!(found.validator.size, 3);
+        assert!(found.validator.looks_like(&stat_local(&file).unwrap().validator));
+        for other in ["link", "none", ""] {
+            assert!(look(other).is_none(), "{other}");
+        }
     }
 
     #[test]

@@ -2,9 +2,10 @@
 //! sleeps in the kernel and cannot be woken. So calls run on threads of a pool, and the caller
 //! stops waiting at the deadline.
 //!
-//! Invariant: at most [`Bounds::stuck_max`] threads hang in calls. While that many hang, new calls
-//! fail at once. A call that returns late frees its thread. The threads of a pool with an identity
-//! assume the identity before they run a call, and run none if they cannot.
+//! Invariant: at most [`Bounds::stuck_max`] threads hang in calls that somebody waited for. While
+//! that many hang, new calls fail at once. A call that returns late frees its thread. The threads
+//! of a pool with an identity assume the identity before they run a call, and run none if they
+//! cannot. Calls that nobody waits for have at most half of the threads, also if they hang.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -38,6 +39,8 @@ struct State {
     threads: usize,
     idle: usize,
     stuck: usize,
+    /// Calls that run or queue for nobody.
+    aside: usize,
     closed: bool,
 }
 
@@ -60,6 +63,15 @@ pub(crate) struct Watchdog {
     deadline: Option<Duration>,
     bounds: Bounds,
     identity: Option<Arc<Identity>>,
+}
+
+/// The place of a call that runs for nobody. It is free again when the call ends or is dropped.
+struct Aside(Arc<Shared>);
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        self.0.state().aside -= 1;
+    }
 }
 
 const WAITING: u8 = 0;
@@ -121,6 +133,29 @@ impl Watchdog {
         };
         let started: Vec<_> = calls.into_iter().map(|call| self.start(call)).collect();
         started.into_iter().map(|call| self.wait(deadline, &what, call)).collect()
+    }
+
+    /// Runs `calls` at some time, for nobody: calls that may be left out. They are left out while
+    /// no thread is free for them, so that nobody queues behind them, and beyond half of the
+    /// threads, so that those who wait keep the other half.
+    pub(crate) fn run_aside<F: FnOnce() + Send + 'static>(&self, calls: Vec<F>) {
+        let taken = {
+            let mut state = self.shared.state();
+            let free =
+                (self.bounds.threads_max - state.threads + state.idle).saturating_sub(state.queue.len());
+            let room = (self.bounds.threads_max / 2).saturating_sub(state.aside);
+            let taken = calls.len().min(room).min(free);
+            state.aside += taken;
+            taken
+        };
+        for call in calls.into_iter().take(taken) {
+            let place = Aside(self.shared.clone());
+            self.start(move || {
+                call();
+                drop(place);
+                Ok(())
+            });
+        }
     }
 
     fn start<T: Send + 'static>(
@@ -288,6 +323,88 @@ mod tests {
         for _ in 0..3 {
             let ran = dog.run(|| "x".into(), || -> Result<()> { panic!("it ran") });
             assert_eq!(ran.unwrap_err().kind(), ErrorKind::PermissionDenied);
+        }
+        dog.run_aside(vec![|| panic!("it ran"); 3]);
+        while dog.shared.state().aside > 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Calls that wait until they may end.
+    #[derive(Default)]
+    struct Held {
+        may_end: Mutex<bool>,
+        ends: Condvar,
+        begun: AtomicUsize,
+    }
+
+    impl Held {
+        fn wait(&self) {
+            self.begun.fetch_add(1, Ordering::AcqRel);
+            let mut may_end = self.may_end.lock().unwrap();
+            while !*may_end {
+                may_end = self.ends.wait(may_end).unwrap();
+            }
+        }
+
+        fn begun(&self) -> usize {
+            self.begun.load(Ordering::Acquire)
+        }
+
+        fn end(&self) {
+            *self.may_end.lock().unwrap() = true;
+            self.ends.notify_all();
+        }
+    }
+
+    #[test]
+    fn calls_for_nobody_are_left_out_while_no_thread_is_free() {
+        let dog = Watchdog::new(Some(Duration::from_secs(600)));
+        let held = Arc::new(Held::default());
+        std::thread::scope(|scope| {
+            let call = |held: Arc<Held>| {
+                move || {
+                    held.wait();
+                    Ok(())
+                }
+            };
+            let calls = (0..OWN.threads_max).map(|_| call(held.clone())).collect();
+            scope.spawn(|| dog.run_all(|| "x".into(), calls));
+            while held.begun() < OWN.threads_max {
+                std::thread::yield_now();
+            }
+            dog.run_aside(vec![|| panic!("it ran"); 3]);
+            let aside = dog.shared.state().aside;
+            held.end();
+            assert_eq!(aside, 0);
+        });
+    }
+
+    #[test]
+    fn calls_for_nobody_leave_half_of_the_threads_to_those_who_wait() {
+        let dog = Watchdog::new(Some(Duration::from_secs(600)));
+        let held = Arc::new(Held::default());
+        let call = || {
+            let held = held.clone();
+            move || held.wait()
+        };
+        let most = OWN.threads_max / 2;
+        dog.run_aside((0..most + 7).map(|_| call()).collect());
+        while held.begun() < most {
+            std::thread::yield_now();
+        }
+        dog.run_aside(vec![call()]);
+        for n in 0..100 {
+            assert_eq!(dog.run(|| "x".into(), move || Ok(n)).unwrap(), n);
+        }
+        assert_eq!((held.begun(), dog.shared.state().aside), (most, most));
+        held.end();
+        while dog.shared.state().aside > 0 {
+            std::thread::yield_now();
+        }
+        dog.run_aside(vec![call()]);
+        while held.begun() == most {
+            std::thread::yield_now();
         }
     }
 

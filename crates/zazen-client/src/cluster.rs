@@ -11,9 +11,9 @@ use zazen_call::{ClusterKey, Connection, Identity, Reply};
 use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::{Credentials, Error, ErrorKind, Origin, Result, RunSet};
 use zazen_frames::messages::{
-    BatchEntry, Bring, CloseDataset, DatasetInfo, Evict, Evicted, Fetch, Fetched, Holdings, List, Listing,
-    OpenDataset, Pin, Push, PushFate, PushMany, Pushed, PushedMany, Query, ReadMany, ReportBad, ScanBatch,
-    ScanClose, ScanNext, ScanOpen, ScanOpened, Verified, Verify, frames_fn,
+    AskPlaces, BatchEntry, Bring, CloseDataset, DatasetInfo, Evict, Evicted, Fetch, Fetched, Holdings, List,
+    Listing, OpenDataset, Pin, Places, Push, PushFate, PushMany, Pushed, PushedMany, Query, ReadMany,
+    ReportBad, ScanBatch, ScanClose, ScanNext, ScanOpen, ScanOpened, Verified, Verify, frames_fn,
 };
 use zazen_frames::scan_record::{AskNotes, AskReadNotes, AskRecords, Records, ScanNotes, ScanRecord};
 use zazen_wire::control::{Examine, NodeInfo, control_fn};
@@ -260,6 +260,19 @@ impl Remote {
         let reply = self.frames(frames_fn::READ_MANY, &ReadMany { handle, set, bytes_max }, &[])?;
         let batch: ScanBatch = self.understood(&reply)?;
         Ok(Batch { entries: batch.entries, fds: reply.fds, bulk: reply.bulk })
+    }
+
+    /// Where cached frames lie, and the files that hold them. A local daemon only; `Unsupported` by
+    /// a daemon of an older release, `Protocol` if an answer names a file that did not come.
+    pub fn places(&mut self, ask: &AskPlaces) -> Result<(Places, Vec<OwnedFd>)> {
+        let reply = self.frames(frames_fn::PLACES, ask, &[])?;
+        let places: Places = self.understood(&reply)?;
+        let files = reply.fds.len();
+        if places.paths.len() != files || places.frames.iter().any(|frame| usize::from(frame.file) >= files) {
+            let why = format!("{}: its places are in files that it did not send", self.target);
+            return Err(Error::new(ErrorKind::Protocol, why));
+        }
+        Ok((places, reply.fds))
     }
 
     /// Ends a scan before it has handed out everything.

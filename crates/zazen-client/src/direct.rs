@@ -5,7 +5,7 @@ use crate::read::job::{Data, Job};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zazen_backing::trajectory::{Confirmed, Finder};
-use zazen_backing::{Backing, DirectoryBacking, ServedBacking, SourceFile, dataset};
+use zazen_backing::{Backing, DirectoryBacking, ServedBacking, SourceFile, dataset, objects};
 use zazen_core::limits::check_frame_bytes;
 use zazen_core::{Error, ErrorKind, FrameNo, Layout, RelPath, Result, RunSet, Source, Validator};
 
@@ -85,10 +85,18 @@ impl DirectSpec {
                 return Ok(Views { lister: served.clone(), reader: served, directory, path, file, store });
             }
         }
+        if self.path.to_str().is_some_and(|path| path.starts_with(objects::SCHEME)) {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "object stores are read by the node's daemon, and none answers or this read goes past it; \
+                 start zazend with this store as --backing, or check $ZAZEN_SOCKET",
+            ));
+        }
         let (path, file) = match std::fs::metadata(&self.path) {
             Ok(found) if found.is_dir() => (self.path.clone(), None),
             Ok(_) => {
-                let name = crate::cluster::utf8(Path::new(self.path.file_name().unwrap_or_default()))?;
+                let path = file_itself(&self.path);
+                let name = crate::cluster::utf8(Path::new(path.file_name().unwrap_or_default()))?;
                 if self.pattern.is_some() || !dataset::is_file_name(name) {
                     return Err(Error::new(
                         ErrorKind::InvalidArgument,
@@ -96,12 +104,12 @@ impl DirectSpec {
                          pattern",
                     ));
                 }
-                (self.path.parent().unwrap_or(&self.path).to_owned(), Some(name.to_owned()))
+                (path.parent().unwrap_or(&path).to_owned(), Some(name.to_owned()))
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Err(Error::new(
                     ErrorKind::NotFound,
-                    "no such directory; check the spelling and the mount",
+                    "no such file or directory; check the spelling and the mount",
                 ));
             }
             Err(error) => return Err(Error::io("cannot be looked at", error)),
@@ -233,7 +241,12 @@ impl Direct {
 
 /// The absolute form of a path that a user typed. `..` leads where the kernel's does, also after a
 /// symbolic link; what does not exist is resolved as text.
+///
+/// A path of an object store (`s3://BUCKET/…`) stays one; only its slashes are made plain.
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
+    if let Some(plain) = path.to_str().and_then(objects::plain_path) {
+        return plain.map(PathBuf::from);
+    }
     let spelled = std::path::absolute(path)
         .map_err(|error| Error::io(format!("dataset path {:?}: has no absolute form", path), error))?;
     let mut normal = PathBuf::new();
@@ -244,6 +257,17 @@ pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
         }
     }
     Ok(normal)
+}
+
+/// The file at `path` or, if that is a link that leads out of its directory, the file that it leads
+/// to. Names are looked up beneath the directory only.
+fn file_itself(path: &Path) -> PathBuf {
+    let real = |path: &Path| std::fs::canonicalize(path).ok();
+    let is_link = std::fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
+    match (real(path), path.parent().and_then(real)) {
+        (Some(file), Some(directory)) if is_link && !file.starts_with(&directory) => file,
+        _ => path.to_owned(),
+    }
 }
 
 /// The directory above, spelled as `path` is, unless a link leads elsewhere.
@@ -286,6 +310,28 @@ mod tests {
         check("none/run/../x", "none/x");
         check("./a/./run", "a/run");
         assert_eq!(absolute(Path::new("/../../x")).unwrap(), Path::new("/x"));
+    }
+
+    #[test]
+    fn links_out_of_their_directory_are_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let real = folder.path().canonicalize().unwrap();
+        std::fs::create_dir_all(real.join("a/deep")).unwrap();
+        std::fs::create_dir(real.join("b")).unwrap();
+        for name in ["a/x.xtc", "a/deep/y.xtc"] {
+            std::fs::write(real.join(name), b"x").unwrap();
+        }
+        let link = |from: &str, to: &Path| std::os::unix::fs::symlink(to, real.join(from)).unwrap();
+        link("b/out.xtc", &real.join("a/x.xtc"));
+        link("a/in.xtc", Path::new("deep/y.xtc"));
+        link("b/gone.xtc", Path::new("nothing"));
+        let check = |typed: &str, expected: &str| {
+            assert_eq!(file_itself(&real.join(typed)), real.join(expected), "{typed}");
+        };
+        check("b/out.xtc", "a/x.xtc");
+        check("a/in.xtc", "a/in.xtc");
+        check("a/x.xtc", "a/x.xtc");
+        check("b/gone.xtc", "b/gone.xtc");
     }
 
     #[test]

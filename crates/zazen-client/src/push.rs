@@ -2,7 +2,9 @@
 //! [`zazen_push::Writer`].
 //!
 //! With several copies, the nodes are dealt into as many groups, and each group has a writer that
-//! brings each frame to one of its nodes. So the copies of a frame are on different nodes.
+//! brings each frame to one of its nodes. So the copies of a frame are on different nodes. The
+//! groups' turns shift against each other, so that any node of one group shares frames with all
+//! nodes of the others.
 //!
 //! Invariants: each `Send` of a writer gets exactly one outcome. A frame's bytes are in memory
 //! once, however often the frame is sent. A thread that pushes waits only for the lock and, under
@@ -311,6 +313,7 @@ fn group(options: &PusherOptions, key: &ClusterKey, seed: u64, copy: usize) -> S
         retries: RETRIES,
         backoff_min_ns: BACKOFF.0.as_nanos() as u64,
         backoff_max_ns: BACKOFF.1.as_nanos() as u64,
+        pass_over_after: turns(nodes.len() as u64, copy),
     };
     Shared {
         state: Mutex::new(State {
@@ -334,6 +337,18 @@ fn group(options: &PusherOptions, key: &ClusterKey, seed: u64, copy: usize) -> S
         timeout: options.timeout,
         on_slow: options.on_slow,
         window_bytes: options.window_bytes,
+    }
+}
+
+/// After how many frames the turns of copy `copy` in a group of `nodes` nodes shift by one node.
+/// Like the digits of a counter, the second copy shifts after each round of the nodes, the third
+/// after each round of those shifts, and so on. So each node of a group meets every choice of the
+/// others.
+fn turns(nodes: u64, copy: usize) -> u64 {
+    match u32::try_from(copy) {
+        Ok(0) => 0,
+        Ok(copy) => nodes.saturating_pow(copy),
+        Err(_) => u64::MAX,
     }
 }
 

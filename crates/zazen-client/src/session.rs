@@ -1,6 +1,7 @@
 //! A dataset that is opened through the node's daemon, or directly from the backing store if no
 //! daemon answers.
 
+mod ahead;
 mod by_name;
 mod idle;
 mod names;
@@ -26,7 +27,7 @@ use zazen_assign::{Assignment, Collectives, Input, Protocol, Rules};
 use zazen_core::{Blocks, Error, ErrorKind, Layout, RelPath, Request, Result, RunSet};
 use zazen_env::fork::Mine;
 use zazen_frames::absence::Absence;
-use zazen_frames::messages::DatasetInfo;
+use zazen_frames::messages::{AskPlaces, DatasetInfo};
 use zazen_wire::control::NodeInfo;
 
 /// How long a daemon that answers pings may take for a call (a listing of a large directory, a
@@ -95,6 +96,8 @@ pub struct Dataset {
     without: Absence,
     /// What random access measures of itself, once something was read; `Some(None)`: nothing.
     reads: Option<Option<Recorder>>,
+    /// Places of small frames that are read one by one.
+    ahead: ahead::Ahead,
 }
 
 pub use owners::{Holders, NO_OWNER};
@@ -136,6 +139,7 @@ impl Dataset {
             begun: None,
             without,
             reads: None,
+            ahead: ahead::Ahead::new(),
         };
         if dataset.local.is_none() {
             dataset.direct()?;
@@ -211,8 +215,8 @@ impl Dataset {
         OpenedTrajectory::of(self.layout(), &self.path, self.direct_spec.pattern.as_deref())
     }
 
-    /// The frame numbers that exist on the backing store (or, if that doesn't answer, in this
-    /// node's cache). Listed on the first call, then remembered.
+    /// The frames that exist on the backing store. Listed on the first call, then remembered.
+    /// `Unavailable` if the store does not answer: what a cache holds is not all there is.
     pub fn extent(&mut self) -> Result<RunSet> {
         if let Some(extent) = &self.extent {
             return Ok(extent.clone());
@@ -223,19 +227,23 @@ impl Dataset {
         let listed = self.with_daemon(|local| {
             let info = local.remote.open(&local.spec.path, local.spec.pattern.as_deref(), true)?;
             check_same_version(local.spec.layout.as_deref(), info.layout.as_ref())?;
-            let extent = match &info.extent {
-                Some(extent) => extent.clone(),
-                None => {
-                    let held = local.remote.query_all(info.handle)?;
-                    held.native.union(&held.alien)
-                }
-            };
+            let extent = info.extent.clone();
             local.info = info;
             Ok(extent)
         })?;
         self.names.clear();
         let extent = match listed {
-            Some(extent) => extent,
+            Some(Some(extent)) => extent,
+            // What a cache holds is not all there is: frames would be left out without a word.
+            Some(None) => {
+                let why = format!(
+                    "the backing store of {} does not answer, so that nobody can say which frames there are; \
+                     repair it, or name the first and the last frame: cached ones are then read, and \
+                     missing ones are errors",
+                    self.path.display()
+                );
+                return Err(Error::new(ErrorKind::Unavailable, why));
+            }
             None => self.direct()?.extent()?,
         };
         self.extent = Some(extent.clone());
@@ -385,8 +393,13 @@ impl Dataset {
 
     /// Reads one frame: bytes checked against their checksum.
     pub fn read(&mut self, number: u64) -> Result<Frame> {
+        if let Some(frame) = self.read_placed(number) {
+            return Ok(frame);
+        }
         let missing = || Error::new(ErrorKind::Io, format!("frame {number}: was not read; ask again"));
-        self.read_many(&[number])?.pop().unwrap_or_else(|| Err(missing()))
+        let frame = self.read_many(&[number])?.pop().unwrap_or_else(|| Err(missing()))?;
+        self.look_ahead(&frame);
+        Ok(frame)
     }
 
     /// Reads `set` in storage order with read-ahead.
@@ -525,6 +538,12 @@ impl Drop for Dataset {
                     notes.ok()
                 });
             });
+            if let Some(told) = self.ahead.last_words() {
+                remote.set_timeout(Some(NOTES_TIMEOUT));
+                // Only the daemon's counters need it.
+                let _ = remote.places(&AskPlaces { handle: info.handle, ..told });
+                remote.set_timeout(Some(CALL_TIMEOUT.max(spec.silence)));
+            }
             idle::keep(remote, node, info.handle, spec.silence);
         }
     }

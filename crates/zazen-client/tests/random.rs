@@ -276,3 +276,217 @@ fn files_of_class_folders_have_stable_numbers() {
     }
     drop(daemon);
 }
+
+/// Frames of one read each, compared with a plain read of the file; how many came from places that
+/// the daemon gave ahead, which alone are parts of the cache's files.
+fn check_each(dataset: &mut Dataset, root: &Path, numbers: impl IntoIterator<Item = u64>) -> usize {
+    let mut placed = 0;
+    for number in numbers {
+        match (std::fs::read(root.join(name(number))), dataset.read(number)) {
+            (Ok(expected), Ok(frame)) => {
+                assert!(frame.number == number && frame.bytes() == expected, "frame {number}");
+                placed += usize::from(frame.container().is_some());
+            }
+            (Err(plain), Err(error)) => {
+                let expected = Error::io("plain", plain).kind();
+                assert_eq!(error.kind(), expected, "frame {number}: {error}");
+            }
+            (file, frame) => panic!("frame {number}: {:?}, {frame:?}", file.map(|bytes| bytes.len())),
+        }
+    }
+    placed
+}
+
+/// Files that no look takes for young: their copies can be compared again later.
+fn write_settled(root: &Path, numbers: impl IntoIterator<Item = u64>, bytes: usize) {
+    write_frames(root, numbers, bytes);
+    // Several ticks of a file system's clock.
+    std::thread::sleep(std::time::Duration::from_millis(100));
+}
+
+/// Reads until frames come from their places.
+fn warm(dataset: &mut Dataset, root: &Path, count: u64) {
+    let begun = std::time::Instant::now();
+    while check_each(dataset, root, 0..count) == 0 {
+        assert!(begun.elapsed().as_secs() < 60, "no frame is read from its place");
+    }
+}
+
+/// Places are given only where sources are on a disk of this machine.
+#[allow(clippy::print_stdout, reason = "a helper of tests says why they skip")]
+fn has_places(root: &Path) -> bool {
+    use zazen_backing::{Backing, DirectoryBacking};
+    let backing = DirectoryBacking::new(root).unwrap();
+    let here: std::sync::Arc<[zazen_core::RelPath]> = vec![Default::default()].into();
+    let near = backing.near_folders(&Default::default(), &here).unwrap()[0];
+    if !near {
+        println!("skipped: temporary files are on a file system that is not known to be local");
+    }
+    near
+}
+
+#[test]
+fn a_frame_read_from_its_place_is_as_a_plain_read_of_its_file() {
+    const COUNT: u64 = 300;
+    let site = Site::new();
+    write_settled(&site.root, 0..COUNT, 3000);
+    let daemon = site.start();
+    let mut dataset = site.open();
+    let holds_places = has_places(&site.root);
+    let root = site.root.clone();
+    if holds_places {
+        warm(&mut dataset, &root, COUNT);
+    }
+    let mut direct =
+        zazen_client::Remote::connect(&zazen_client::Target::Local(site.places.node(0).socket), None)
+            .unwrap();
+    let handle = direct.open(&root, None, false).unwrap().handle;
+    let dataset = RefCell::new(dataset);
+    let remote = RefCell::new(direct);
+    let placed = std::cell::Cell::new(0);
+    let change = (0u8..8, 0..COUNT, prop::collection::vec(0..COUNT, 1..40));
+    let config = ProptestConfig { cases: 60, ..ProptestConfig::default() };
+    proptest!(config, |(changes in prop::collection::vec(change, 1..6))| {
+        for (what, number, reads) in changes {
+            let file = root.join(name(number));
+            match what {
+                // At the same length, in place; and another file under the same name.
+                0 => drop(std::fs::write(&file, content(number + 5000, 3000))),
+                1 => {
+                    let other = root.join("other");
+                    std::fs::write(&other, content(number + 9000, 3000)).unwrap();
+                    std::fs::rename(&other, &file).unwrap();
+                }
+                2 => drop(std::fs::write(&file, content(number, 2999))),
+                3 => drop(std::fs::remove_file(&file)),
+                // For root, the file stays readable.
+                4 => {
+                    let closed = std::os::unix::fs::PermissionsExt::from_mode(0o000);
+                    drop(std::fs::set_permissions(&file, closed));
+                }
+                5 => {
+                    let away = root.with_extension("away");
+                    std::fs::rename(&root, &away).unwrap();
+                    std::fs::create_dir(&root).unwrap();
+                    for entry in std::fs::read_dir(&away).unwrap() {
+                        let entry = entry.unwrap();
+                        if let Ok(bytes) = std::fs::read(entry.path()) {
+                            let bytes: Vec<u8> = bytes.iter().map(|byte| !byte).collect();
+                            std::fs::write(root.join(entry.file_name()), bytes).unwrap();
+                        }
+                    }
+                    std::fs::remove_dir_all(&away).unwrap();
+                }
+                6 => drop(remote.borrow_mut().evict(handle, None).unwrap()),
+                _ => {}
+            }
+            let reads = std::iter::once(number).chain(reads).chain([number]);
+            placed.set(placed.get() + check_each(&mut dataset.borrow_mut(), &root, reads));
+        }
+    });
+    assert!(dataset.borrow().has_daemon());
+    println!("{} frames were read from their places", placed.get());
+    drop(daemon);
+}
+
+#[test]
+fn a_replaced_source_is_noticed_between_two_reads_of_a_place() {
+    let site = Site::new();
+    write_settled(&site.root, 0..200, 3000);
+    if !has_places(&site.root) {
+        return;
+    }
+    let daemon = site.start();
+    let mut dataset = site.open();
+    warm(&mut dataset, &site.root, 200);
+    for round in 1..200u64 {
+        let number = round * 7 % 200;
+        check_each(&mut dataset, &site.root, [number]);
+        std::fs::write(site.root.join(name(number)), content(1000 + round, 3000)).unwrap();
+        check_each(&mut dataset, &site.root, [number, number]);
+    }
+    drop(daemon);
+}
+
+#[test]
+fn places_outlive_their_daemon_and_their_copies_as_long_as_their_sources_are_as_they_were() {
+    let site = Site::new();
+    write_settled(&site.root, 0..200, 3000);
+    if !has_places(&site.root) {
+        return;
+    }
+    let daemon = site.start();
+    let mut dataset = site.open();
+    warm(&mut dataset, &site.root, 200);
+    let mut remote =
+        zazen_client::Remote::connect(&zazen_client::Target::Local(site.places.node(0).socket), None)
+            .unwrap();
+    let handle = remote.open(&site.root, None, false).unwrap().handle;
+    assert!(remote.evict(handle, None).unwrap().frames > 0);
+    check_each(&mut dataset, &site.root, 0..200);
+    warm(&mut dataset, &site.root, 200);
+    drop(remote);
+    drop(daemon);
+    check_each(&mut dataset, &site.root, 0..100);
+    std::fs::write(site.root.join(name(3)), content(7, 3000)).unwrap();
+    std::fs::remove_file(site.root.join(name(4))).unwrap();
+    check_each(&mut dataset, &site.root, 0..200);
+    assert!(!dataset.has_daemon(), "a frame that changed is asked for");
+    let daemon = site.start();
+    check_each(&mut dataset, &site.root, 0..200);
+    drop(daemon);
+}
+
+#[test]
+fn threads_that_share_a_dataset_see_their_own_changes() {
+    let site = Site::new();
+    write_settled(&site.root, 0..400, 2000);
+    let daemon = site.start();
+    let options = OpenOptions { socket: Some(site.places.node(0).socket), ..OpenOptions::default() };
+    let shared = zazen_client::SharedDataset::open(&site.root, options).unwrap();
+    std::thread::scope(|scope| {
+        for own in 0..4u64 {
+            let (shared, root) = (&shared, &site.root);
+            scope.spawn(move || {
+                for round in 0..300u64 {
+                    let number = own * 100 + round * 37 % 100;
+                    if round % 5 == 4 {
+                        std::fs::write(root.join(name(number)), content(round + 7000, 2000)).unwrap();
+                    }
+                    let frame = shared.with(|dataset| dataset.read(number)).unwrap();
+                    assert!(frame.bytes() == std::fs::read(root.join(name(number))).unwrap(), "{number}");
+                }
+            });
+        }
+    });
+    shared.close();
+    drop(daemon);
+}
+
+#[test]
+fn sources_of_links_and_young_files_and_other_ends_are_read_by_the_daemon() {
+    // A link is not looked at by its name alone.
+    let site = Site::new();
+    let real = site.root.with_extension("real");
+    write_settled(&real, 0..100, 3000);
+    for number in 0..100 {
+        let link = site.root.join(name(number));
+        std::os::unix::fs::symlink(format!("../sim.real/{}", name(number)), &link).unwrap();
+    }
+    let daemon = site.start();
+    let mut dataset = site.open();
+    for _ in 0..5 {
+        assert_eq!(check_each(&mut dataset, &site.root, 0..100), 0);
+    }
+    drop((dataset, daemon));
+    // A daemon of an older release knows no places.
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("sim");
+    write_frames(&root, 0..100, 2000);
+    let running = Running::start(&root, Script::default());
+    let mut dataset = running.open();
+    for _ in 0..3 {
+        assert_eq!(check_each(&mut dataset, &root, 0..100), 0);
+    }
+    assert!(dataset.has_daemon());
+}

@@ -232,11 +232,16 @@ fn a_path_outside_of_the_daemons_roots_is_read_straight() {
 }
 
 #[test]
-fn when_the_backing_store_does_not_list_the_cache_tells_the_extent() {
+fn when_the_backing_store_does_not_list_the_cache_is_not_taken_for_the_whole() {
     let place = place(12, 100);
     let running = Running::start(&place.root, Script::default());
     running.fake.listing_fails.store(true, std::sync::atomic::Ordering::SeqCst);
-    assert_eq!(running.open().extent().unwrap(), RunSet::range(0, 11));
+    let mut dataset = running.open();
+    let error = dataset.extent().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    // With a range nothing has changed.
+    let assignment = dataset.assign(Some((0, 11, 1)), Rules::Full, Protocol::Owner, &Solo).unwrap();
+    assert_eq!(assignment.set, RunSet::range(0, 11));
 }
 
 #[test]

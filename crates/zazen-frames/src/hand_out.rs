@@ -4,6 +4,10 @@
 //! Invariants: a reply is empty exactly when every frame of the scan has come out. Each frame comes
 //! out once: in a reply, or as a refusal. A copy that is stale, bad or gone becomes a miss. A copy
 //! that the cache has and cannot give is handed out from its source. Sequential.
+//!
+//! A look at a file that is not in memory waits for the disk of the backing store. Once a look has
+//! waited, the frames behind the group are announced to the store, so that it can bring in what it
+//! knows of their files. Each of them is still looked at before it is handed out.
 
 use crate::misses::Wanted;
 use crate::scan::{AfterCheck, Pages, Stored, after_check, refetched_as};
@@ -60,6 +64,8 @@ pub enum Event<E> {
     Described(Described<E>),
     /// Answer to [`Action::Look`]: one for each frame of the group.
     Looked(Vec<Look>),
+    /// The same, and the backing store took long for it: its files are not in memory.
+    LookedLong(Vec<Look>),
     /// Answer to [`Action::HandOut`].
     Handed(Handed),
     /// Answer to [`Action::Check`]: whether the copy is good; `None` if it is not there any more.
@@ -86,6 +92,13 @@ pub enum Action {
     Describe,
     /// Look at the sources of the group.
     Look,
+    /// These of [`HandOut::behind`] will be looked at soon: tell the backing store. No answer.
+    Announce {
+        /// The place of the first of them.
+        from: usize,
+        /// The place behind the last of them.
+        until: usize,
+    },
     /// Put this copy into the reply.
     HandOut(usize),
     /// Put the refusal of this frame into the reply.
@@ -116,14 +129,30 @@ pub struct HandOut<E> {
     files_max: usize,
     /// Whether the reply has a frame or a refusal.
     has_some: bool,
+    /// The backing store has kept a look waiting.
+    looks_wait: bool,
 }
+
+/// While looks wait for the backing store, so many frames behind the group are announced to it.
+const ANNOUNCED: usize = 4096;
+/// Fewer new ones are announced later, together with others.
+const ANNOUNCED_STEP: usize = 512;
 
 impl<E: Stored> HandOut<E> {
     /// Hands out `cached`; what is not cached is in the scan's misses.
     pub fn new(cached: RunSet) -> HandOut<E> {
         let (group, looks) = (Vec::new(), Vec::new());
         let pages = Pages::new(cached);
-        HandOut { pages, group, looks, frames_max: 1, bytes_max: 0, files_max: 1, has_some: false }
+        HandOut {
+            pages,
+            group,
+            looks,
+            frames_max: 1,
+            bytes_max: 0,
+            files_max: 1,
+            has_some: false,
+            looks_wait: false,
+        }
     }
 
     /// The cached frames that [`Action::Describe`] is about.
@@ -134,6 +163,11 @@ impl<E: Stored> HandOut<E> {
     /// The frames that are being handed out.
     pub fn group(&self) -> &[E] {
         &self.group
+    }
+
+    /// The frames behind the group, as far as the store has described them.
+    pub fn behind(&self) -> impl ExactSizeIterator<Item = &E> {
+        self.pages.left_of_page()
     }
 
     /// Takes what happened, and appends what to do to `actions`. Only the last action has an
@@ -152,11 +186,10 @@ impl<E: Stored> HandOut<E> {
             // They were there when the scan began.
             Event::Described(Described::Gone) => self.give_up(false, actions),
             Event::Described(Described::Failed) => self.give_up(true, actions),
-            Event::Looked(mut looks) => {
-                // The next frame of the group has the last look.
-                looks.reverse();
-                self.looks = looks;
-                self.hand_out(actions);
+            Event::Looked(looks) => self.looked(looks, actions),
+            Event::LookedLong(looks) => {
+                self.looks_wait = true;
+                self.looked(looks, actions);
             }
             Event::Handed(handed) => self.handed(handed, actions),
             Event::Checked(good) => {
@@ -196,6 +229,17 @@ impl<E: Stored> HandOut<E> {
         }
         self.group = self.pages.next_group(self.frames_max, self.bytes_max, self.files_max);
         if self.group.is_empty() { self.take(actions) } else { actions.push(Action::Look) }
+    }
+
+    fn looked(&mut self, mut looks: Vec<Look>, actions: &mut Vec<Action>) {
+        // The next frame of the group has the last look.
+        looks.reverse();
+        self.looks = looks;
+        let news = if self.looks_wait { self.pages.announce(ANNOUNCED, ANNOUNCED_STEP) } else { 0..0 };
+        if !news.is_empty() {
+            actions.push(Action::Announce { from: news.start, until: news.end });
+        }
+        self.hand_out(actions);
     }
 
     fn take(&self, actions: &mut Vec<Action>) {
@@ -333,7 +377,8 @@ mod tests {
                             1 => Look::Refused,
                             _ => Look::Fresh,
                         });
-                        Event::Looked(looks.collect())
+                        let looks = looks.collect();
+                        if self.draw() == 0 { Event::LookedLong(looks) } else { Event::Looked(looks) }
                     }
                     Action::HandOut(at) => match self.draw() {
                         0 => Event::Handed(Handed::Gone),
@@ -404,6 +449,47 @@ mod tests {
             }
             prop_assert_eq!(world.out.len() as u64, cached + missing);
             prop_assert_eq!(world.next(frames_max), 0);
+        }
+    }
+
+    #[test]
+    fn once_a_look_has_waited_frames_are_announced_before_they_are_looked_at() {
+        const FRAMES: u64 = 10_000;
+        const WAITS: u64 = 500;
+        let mut machine: HandOut<TestFrame> = HandOut::new(RunSet::range(0, FRAMES - 1));
+        let (mut announced, mut looked) = (BTreeSet::new(), 0);
+        let next = || Event::Next { frames_max: 100, bytes_max: u64::MAX, files_max: 1000 };
+        let (mut event, mut actions) = (next(), Vec::new());
+        while looked < FRAMES || !matches!(actions.last(), Some(Action::Reply)) {
+            actions.clear();
+            machine.step(event, &mut actions);
+            let (last, before) = actions.split_last().unwrap();
+            for action in before {
+                let Action::Announce { from, until } = action else { panic!("{action:?}") };
+                let behind = machine.behind().map(|entry| entry.meta.number.get());
+                for number in behind.skip(*from).take(until - from) {
+                    assert!(announced.insert(number), "{number} is announced twice");
+                    assert!((looked..looked + ANNOUNCED as u64).contains(&number), "{number} at {looked}");
+                }
+            }
+            event = match last {
+                Action::Describe => Event::Described(Described::Page((0..FRAMES).map(entry).collect())),
+                Action::Look => {
+                    let numbers = machine.group().iter().map(|entry| entry.meta.number.get());
+                    // The last few of a page are not worth a call.
+                    let worth = 0..FRAMES - ANNOUNCED_STEP as u64;
+                    for number in numbers.filter(|number| worth.contains(number)) {
+                        assert_eq!(announced.contains(&number), number >= WAITS + 100, "{number}");
+                    }
+                    let looks = vec![Look::Fresh; machine.group().len()];
+                    let waits = looked == WAITS;
+                    looked += looks.len() as u64;
+                    if waits { Event::LookedLong(looks) } else { Event::Looked(looks) }
+                }
+                Action::HandOut(_) => Event::Handed(Handed::Added),
+                Action::Reply => next(),
+                other => panic!("{other:?}"),
+            };
         }
     }
 

@@ -20,6 +20,7 @@
 //! | what if a frame's number is taken? | [`admit::admit`] |
 //! | may this caller push this frame? | [`push::Intake`] |
 //! | does a copy stand for its source, and who may have it? | [`stale`], [`look::Looking`] |
+//! | which copies may a reader take without asking, and when does it ask where they lie? | [`ahead`] |
 //! | how are cached frames grouped? | [`scan::Pages`] |
 //! | in which order does a scan hand out, and what becomes of a copy that fails? | [`hand_out::HandOut`] |
 //! | who may evict, pin and verify? | [`administer`] |
@@ -29,6 +30,7 @@
 pub mod absence;
 pub mod administer;
 pub mod admit;
+pub mod ahead;
 pub mod copy;
 pub mod evict_scan_resistant;
 pub mod flight;

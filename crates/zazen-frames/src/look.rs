@@ -14,6 +14,7 @@
 use crate::outage::is_outage;
 use crate::stale::{Held, Validate, is_same_file, may_have_grown, stands_for};
 use std::collections::BTreeMap;
+use zazen_core::trajectory::Format;
 use zazen_core::{
     Credentials, Error, ErrorKind, FrameMeta, Layout, RelPath, Result, Source, SourceStat, Validator,
 };
@@ -324,8 +325,9 @@ impl<'a, F: Cached> Looking<'a, F> {
     fn compare(&mut self, at: usize, frame: &F, stat: &SourceStat) -> Verdict {
         if !stands_for(frame.meta(), frame.source(), stat) {
             // Only trajectories grow behind their frames. Other files are also changed in the
-            // middle.
-            let grows = self.rules.layout.is_some_and(|layout| layout.trajectory().is_some());
+            // middle, and so is HDF5.
+            let trajectory = self.rules.layout.and_then(|layout| layout.trajectory());
+            let grows = trajectory.is_some_and(|known| known.format != Format::H5md);
             return match grows && may_have_grown(frame.meta(), frame.source(), stat) {
                 true => Verdict::Grown(stat.validator),
                 false => Verdict::Stale,
@@ -374,7 +376,7 @@ fn sources_of<F: Cached>(frames: &[F]) -> (Vec<usize>, Vec<RelPath>) {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use zazen_core::trajectory::{Format, FrameTable, Trajectory, TrajectoryFile};
+    use zazen_core::trajectory::{FrameTable, Trajectory, TrajectoryFile};
     use zazen_core::{FrameNo, NameTemplate, Origin, Piece};
 
     /// What the store says of one source.
@@ -632,8 +634,9 @@ mod tests {
             trouble: None,
             samples: None,
         };
-        let trajectory = Trajectory { format: Format::Xtc, n_atoms: 1, single: true, files: vec![file] };
-        let trajectory = Layout::Trajectory(trajectory.into());
+        let of = |format| Trajectory { format, n_atoms: 1, single: true, files: vec![file.clone()] };
+        let [trajectory, hdf5] =
+            [Format::Xtc, Format::H5md].map(|format| Layout::Trajectory(of(format).into()));
         // Programs also change other files in the middle while they grow.
         let piece = Piece { path, first: 0, count: 1, step: 1, offset: 0, frame_bytes: 10 };
         let pieces = Layout::Pieces(vec![piece]);
@@ -643,6 +646,7 @@ mod tests {
             assert_eq!(judge(&part, 9, own, &trajectory), "stale");
             assert_eq!(judge(&whole, 12, own, &trajectory), "stale");
             assert_eq!(judge(&part, 12, own, &pieces), "stale");
+            assert_eq!(judge(&part, 12, own, &hdf5), "stale");
         }
     }
 }

@@ -63,6 +63,8 @@ pub mod frames_fn {
     /// [`super::GetPiece`] → [`super::GivenPiece`] + bulk bytes: a daemon asks another one. Remote
     /// callers only.
     pub const GET_PIECE: u16 = 23;
+    /// [`super::AskPlaces`] → [`super::Places`] with descriptors. Local callers only.
+    pub const PLACES: u16 = 24;
 }
 
 /// Frames that one [`PushMany`] may have.
@@ -433,6 +435,59 @@ zazen_wire::messages! {
         meta: FrameMeta,
         /// Which part of which file the frame is.
         source: Source,
+    }
+
+    /// Asks where a cached frame and its neighbours in the cache lie, so that the caller reads them
+    /// without a call for each: random access, one by one. Tells what it read so since it asked
+    /// last.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    AskPlaces {
+        /// From [`DatasetInfo`].
+        handle: u32,
+        /// One of the frames.
+        number: u64 = FrameNumber,
+        /// At most so many frames (the daemon also bounds it by
+        /// [`zazen_core::limits::PLACES_MAX`], and the files that hold them by
+        /// [`zazen_core::limits::FDS_PER_MESSAGE_MAX`]).
+        frames_max: u32,
+        /// Natives that the caller has read from such places.
+        native_frames: u64,
+        /// Bytes of them.
+        native_bytes: u64,
+        /// Aliens that it has read so.
+        alien_frames: u64,
+        /// Bytes of them.
+        alien_bytes: u64,
+    }
+
+    /// Where a cached frame lies that shares a file with others.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    PlacedFrame {
+        /// What is known of it.
+        meta: FrameMeta,
+        /// How it came to this node.
+        origin: Origin,
+        /// Its source beneath the dataset.
+        source: Source,
+        /// Index into the message's descriptors and into [`Places::paths`].
+        file: u16,
+        /// Where the frame begins in that file, in bytes.
+        offset: u64,
+    }
+
+    /// Places of cached frames. No frames: the daemon gives this caller none here and now; it reads
+    /// on by READ_MANY.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Places {
+        /// Absolute path of the directory that the sources are beneath.
+        directory: String = AbsolutePath,
+        /// The caller compares the source with [`PlacedFrame::meta`] before it takes a copy
+        /// ([`crate::ahead::still_stands`]). False where sources are taken not to change.
+        compares: bool,
+        /// Absolute path of each descriptor's file.
+        paths: Vec<String> = field::List<AbsolutePath>,
+        /// The frames.
+        frames: Vec<PlacedFrame> = field::List<Nested<PlacedFrame>>,
     }
 
     /// Rows of a [`List`].

@@ -15,6 +15,8 @@ pub use crate::scan::LEASE_NS;
 
 /// Frames up to this length are read with their neighbours.
 pub const SMALL_BYTES: u64 = 64 << 10;
+/// Neighbours may lie so far apart: HDF5 writes a node of an index, or a box, between frames.
+pub const GAP_BYTES: u64 = 8 << 10;
 /// The first part that is read is at most this long.
 pub const FIRST_BYTES: u64 = 256 << 10;
 /// However slow the store is, parts may be this long.
@@ -176,7 +178,8 @@ impl Neighbours {
         for next in behind {
             let Some(end) = end_of(&next) else { break };
             let mut others = self.held.iter().chain(&self.reading).filter(|of| of.opened_ns >= since_ns);
-            let is_next = next.path == part.path && next.offset == part.end;
+            let gap = next.offset.checked_sub(part.end);
+            let is_next = next.path == part.path && gap.is_some_and(|gap| gap <= GAP_BYTES);
             if !is_next || end - begin > self.bytes || others.any(|other| other.holds(&next)) {
                 break;
             }
@@ -268,8 +271,11 @@ mod tests {
             parts.choose(0, &source, 0, behind.into_iter()).map(|part| (part.end - part.begin) >> 10)
         };
         assert_eq!(ends(vec![]), None, "alone");
-        assert_eq!(ends(vec![frame(7, 1 << 10)]), None, "a gap");
-        assert_eq!(ends(vec![frame(6, 1 << 10), frame(8, 1 << 10)]), Some(2));
+        let far = GAP_BYTES >> 10;
+        assert_eq!(ends(vec![frame(6 + far, 1 << 10)]), Some(far + 2), "a small gap");
+        assert_eq!(ends(vec![frame(7 + far, 1 << 10)]), None, "a wide gap");
+        assert_eq!(ends(vec![frame(6, 1 << 10), frame(8 + far, 1 << 10)]), Some(2));
+        assert_eq!(ends(vec![frame(4, 1 << 10)]), None, "it lies before");
         let whole = Source { length: None, ..frame(6, 1 << 10) };
         assert_eq!(ends(vec![whole]), None);
         let other = Source { path: RelPath::new("other.xtc").unwrap(), ..frame(6, 1 << 10) };

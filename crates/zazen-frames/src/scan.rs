@@ -7,6 +7,7 @@
 use crate::look::Cached;
 use crate::stale::{Validate, is_same_file};
 use std::collections::VecDeque;
+use std::ops::Range;
 use zazen_core::{FrameMeta, Origin, RunSet, Source, SourceStat};
 
 /// How long an answer about somebody's rights counts.
@@ -26,12 +27,14 @@ pub struct Pages<E> {
     /// Frames that the store has not described.
     left: RunSet,
     page: VecDeque<E>,
+    /// So many of the page's first frames were announced.
+    announced: usize,
 }
 
 impl<E: Stored> Pages<E> {
     /// The cached frames of a scan.
     pub fn new(cached: RunSet) -> Pages<E> {
-        Pages { left: cached, page: VecDeque::new() }
+        Pages { left: cached, page: VecDeque::new(), announced: 0 }
     }
 
     /// What the store is to describe next, if a page is needed now.
@@ -70,7 +73,24 @@ impl<E: Stored> Pages<E> {
             }
             group.push(entry);
         }
+        self.announced = self.announced.saturating_sub(group.len());
         group
+    }
+
+    /// The frames of the page that are in no group yet.
+    pub(crate) fn left_of_page(&self) -> impl ExactSizeIterator<Item = &E> {
+        self.page.iter()
+    }
+
+    /// The places of frames to announce now, so that the next `ahead` are announced: none if they
+    /// are fewer than `step`. Each frame is announced once.
+    pub(crate) fn announce(&mut self, ahead: usize, step: usize) -> Range<usize> {
+        let (from, until) = (self.announced, ahead.min(self.page.len()));
+        if until < from + step {
+            return from..from;
+        }
+        self.announced = until;
+        from..until
     }
 }
 

@@ -81,6 +81,9 @@ fn check_all(bytes: &[u8]) {
         Bring,
         GetPiece,
         GivenPiece,
+        AskPlaces,
+        PlacedFrame,
+        Places,
         Evict,
         Evicted,
         Pin,
@@ -222,6 +225,11 @@ proptest! {
         prop_assert_eq!(Push::decode(&push.encode()).unwrap(), push);
         let batch = ScanBatch { entries };
         prop_assert_eq!(ScanBatch::decode(&batch.encode()).unwrap(), batch);
+        let placed = PlacedFrame { meta: meta.clone(), origin, source: source.clone(), file: 3, offset: 9 };
+        let (directory, paths) = (dataset.clone(), vec![dataset.clone(), dataset.clone()]);
+        let frames = vec![placed.clone(), placed];
+        let places = Places { directory, compares: next.is_some(), paths, frames };
+        prop_assert_eq!(Places::decode(&places.encode()).unwrap(), places);
         let row = ListRow { meta, origin, source, path: dataset };
         let listing = Listing { rows: vec![row.clone(), row], next };
         prop_assert_eq!(Listing::decode(&listing.encode()).unwrap(), listing);

@@ -71,7 +71,23 @@ fn datasets_and_holdings() {
     let ask = GetPiece { dataset: "/lustre/sim1".into(), pattern, number: 9, offset: 1 << 24, length: 77 };
     check("GetPiece", ask);
     let source = Source { path: path("a"), offset: 0, length: None };
-    check("GivenPiece", GivenPiece { meta: meta(Some(validator)), source });
+    check("GivenPiece", GivenPiece { meta: meta(Some(validator)), source: source.clone() });
+    let (native_frames, native_bytes, alien_frames, alien_bytes) = (3, 4, 5, 6);
+    let ask = AskPlaces {
+        handle: 3,
+        number: 9,
+        frames_max: 2048,
+        native_frames,
+        native_bytes,
+        alien_frames,
+        alien_bytes,
+    };
+    check("AskPlaces", ask);
+    let placed =
+        PlacedFrame { meta: meta(Some(version)), origin: Origin::Alien, source, file: 1, offset: 64 };
+    let paths = vec!["/cache/0".to_owned(), "/cache/1".to_owned()];
+    let frames = vec![placed];
+    check("Places", Places { directory: "/lustre/sim1".into(), compares: true, paths, frames });
     check("Evict", Evict { handle: 3, set: Some(ten()) });
     check("Evict all", Evict { handle: 3, set: None });
     check("Evicted", Evicted { frames: 5, bytes: 6 });

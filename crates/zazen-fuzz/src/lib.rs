@@ -44,7 +44,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "manifest", run: targets::manifest, seeds: seeds::manifests, runs: 5_000 },
     Target { name: "config", run: targets::config, seeds: seeds::configs, runs: 500 },
     Target { name: "xtc", run: targets::xtc, seeds: seeds::xtc_frames, runs: 50_000 },
-    Target { name: "trajectory", run: targets::trajectory, seeds: seeds::trajectories, runs: 20_000 },
+    Target { name: "trajectory", run: targets::trajectory, seeds: seeds::trajectories, runs: 10_000 },
     Target {
         name: "namespace_messages",
         run: namespace::messages,

@@ -40,6 +40,13 @@ pub(crate) fn trajectories() -> Vec<Vec<u8>> {
         "title\n2\n1ALA CA 1 0 0 0\n1ALA CA 2 0 0 0\n 1 1 1\n",
         "ITEM: TIMESTEP\n0\nITEM: NUMBER OF ATOMS\n1\nITEM: BOX BOUNDS\n0 1\n0 1\n0 1\nITEM: ATOMS id\n1\n",
     ]));
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../zazen-trajectory/tests/h5md");
+    let files = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{folder}: {error}"));
+    let mut paths: Vec<_> = files.flatten().map(|entry| entry.path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|ending| ending == "h5md"));
+    paths.sort();
+    assert!(paths.len() > 10, "HDF5 files are where they were");
+    seeds.extend(paths.into_iter().filter_map(|path| std::fs::read(path).ok()));
     seeds.into_iter().map(|bytes| [&[0, 200], &bytes[..]].concat()).collect()
 }
 

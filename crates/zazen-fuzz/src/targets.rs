@@ -90,6 +90,8 @@ pub(crate) fn messages(input: &[u8]) {
         check::<Bring>,
         check::<GetPiece>,
         check::<GivenPiece>,
+        check::<AskPlaces>,
+        check::<Places>,
         check::<AskNotes>,
         check::<AskReadNotes>,
         check::<ScanNotes>,
@@ -292,6 +294,7 @@ pub(crate) fn trajectory(mut input: &[u8]) {
     if let Ok(index) = zazen_trajectory::FileIndex::decode(input) {
         let _ = index.table.get(index.table.count() / 2);
     }
+    h5md(input);
     let formats = zazen_core::trajectory::Format::ALL;
     let told = formats[usize::from(which) % formats.len()];
     let format = zazen_trajectory::sniff(input, "x.gro").unwrap_or(told);
@@ -312,6 +315,20 @@ pub(crate) fn trajectory(mut input: &[u8]) {
         }
     }
     panic!("the scan does not end");
+}
+
+/// The metadata of an HDF5 file. Every frame that is told lies in the file.
+fn h5md(input: &[u8]) {
+    let mut read = |offset: u64, count: usize| {
+        let rest = usize::try_from(offset).ok().and_then(|from| input.get(from..)).unwrap_or_default();
+        Ok(rest[..rest.len().min(count)].to_vec())
+    };
+    let Ok(found) = zazen_trajectory::find_h5md(&mut read, input.len() as u64) else { return };
+    let count = found.table.count();
+    for index in (0..count.min(100)).chain(count.checked_sub(1)) {
+        let (offset, length) = found.table.get(index).expect("a frame that is counted");
+        assert!(length > 0 && offset + length <= input.len() as u64, "frame {index} at {offset}, {length}");
+    }
 }
 
 /// The daemon's settings file.

@@ -5,10 +5,12 @@ use crate::fences::BLOCK_RECORDS;
 use crate::log::plan_reads;
 use crate::record::{Record, RecordOp, Storage};
 use crate::segments;
+use crate::store::{PAGE_BLOCKS, Store};
 use crate::types::{CachedFrame, EntriesCursor, POSITION_FILES};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use zazen_core::{Origin, Result, RunSet, Source};
+use zazen_core::limits::FRAME_NO_MAX;
+use zazen_core::{Origin, RelPath, Result, RunSet, Source};
 use zazen_env::{Disk, DiskPath};
 
 const POSITION_ALIENS: u64 = 1 << 61;
@@ -109,7 +111,9 @@ impl<D: Disk> Dataset<D> {
             }
             match (next, cursor.in_aliens) {
                 (Some(block), _) => cursor.block = block,
-                (None, false) => *cursor = EntriesCursor { in_aliens: true, generation: 0, block: 0 },
+                (None, false) => {
+                    *cursor = EntriesCursor { in_aliens: true, generation: 0, block: 0, ..*cursor }
+                }
                 (None, true) => {
                     cursor.block = u64::MAX;
                     return Ok((!found.is_empty()).then_some(found));
@@ -119,6 +123,16 @@ impl<D: Disk> Dataset<D> {
                 return Ok(Some(found));
             }
         }
+    }
+
+    /// Frames whose records lie beside that of frame `number` in its log, itself among them; none
+    /// if it is not here. Reads `blocks` blocks of records, the same for each frame of them.
+    pub(crate) fn near(&self, number: u64, blocks: u64) -> Result<Vec<Found>> {
+        let Lookup::Here(Found { origin, index, .. }) = self.find(number)? else { return Ok(Vec::new()) };
+        let generation = self.read_index().side(origin).log.generation();
+        let block = index / BLOCK_RECORDS / blocks * blocks;
+        let mut cursor = EntriesCursor { in_aliens: origin == Origin::Alien, generation, block, pages: 0 };
+        Ok(self.page(&RunSet::range(0, FRAME_NO_MAX), &mut cursor, blocks)?.unwrap_or_default())
     }
 
     /// Whether no later record is about the same number, in a log that has dead records.
@@ -157,6 +171,20 @@ impl<D: Disk> Dataset<D> {
             }
         }
         Ok(())
+    }
+}
+
+impl<D: Disk> Store<D> {
+    /// Describes frame `number` and frames that came to this store around the same time, ordered by
+    /// storage position; at most about `frames`. None if it is not here.
+    pub fn entries_near(&self, dataset: &RelPath, number: u64, frames: u64) -> Result<Vec<CachedFrame>> {
+        let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(Vec::new()) };
+        self.touch(&dataset);
+        let found = dataset.near(number, (frames / BLOCK_RECORDS).clamp(1, PAGE_BLOCKS))?;
+        let mut entries = Vec::with_capacity(found.len());
+        dataset.describe_all(found, &mut entries)?;
+        entries.sort_by_key(|entry| entry.position);
+        Ok(entries)
     }
 }
 

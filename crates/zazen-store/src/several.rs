@@ -359,6 +359,19 @@ impl<D: Disk> Stores<D> {
         Ok((!lists.is_empty()).then(|| in_turn(lists)))
     }
 
+    /// As [`Store::entries_near`], on the disk that has the frame. Copies that do not count are
+    /// left out.
+    pub fn entries_near(&self, dataset: &RelPath, number: u64, frames: u64) -> Result<Vec<CachedFrame>> {
+        let Some(store) = self.holder(dataset, number) else { return Ok(Vec::new()) };
+        let mut entries = store.entries_near(dataset, number, frames)?;
+        if self.only().is_none() {
+            let shares = self.union(dataset).1;
+            let share = shares.get(self.position(store));
+            entries.retain(|entry| share.is_some_and(|share| share.contains(entry.meta.number.get())));
+        }
+        Ok(entries.into_iter().map(|entry| self.placed(store, entry)).collect())
+    }
+
     /// As [`Store::open_frame`].
     pub fn open_frame(&self, dataset: &RelPath, number: u64) -> Result<Option<OpenFrame>> {
         self.holder(dataset, number).map_or(Ok(None), |store| store.open_frame(dataset, number))

@@ -77,8 +77,8 @@ const LAYOUT_BYTES_MIN: u64 = 64 << 10;
 const LAYOUT_SHARE: u64 = 16;
 /// Bytes read at once by [`Store::verify`].
 const VERIFY_BYTES: usize = 1 << 20;
-/// Blocks of records that one page of entries reads.
-const PAGE_BLOCKS: u64 = 256;
+/// Blocks of records that a page of entries reads at most.
+pub(crate) const PAGE_BLOCKS: u64 = 256;
 
 impl<D: Disk> Store<D> {
     #[allow(clippy::too_many_arguments)] // its parts, each made by the one caller
@@ -311,7 +311,8 @@ impl<D: Disk> Store<D> {
     ) -> Result<Option<Vec<CachedFrame>>> {
         let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(None) };
         self.touch(&dataset);
-        let Some(found) = dataset.page(numbers, cursor, PAGE_BLOCKS)? else { return Ok(None) };
+        let blocks = cursor.next_blocks(PAGE_BLOCKS);
+        let Some(found) = dataset.page(numbers, cursor, blocks)? else { return Ok(None) };
         let mut entries = Vec::with_capacity(found.len());
         dataset.describe_all(found, &mut entries)?;
         entries.sort_by_key(|entry| entry.position);

@@ -122,6 +122,17 @@ pub struct EntriesCursor {
     pub(crate) in_aliens: bool,
     pub(crate) generation: u64,
     pub(crate) block: u64,
+    /// Pages asked for so far.
+    pub(crate) pages: u32,
+}
+
+impl EntriesCursor {
+    /// Blocks of records that the next page reads, at most `most`. The first page is short, because
+    /// its reader waits for it; each later one is four times as long.
+    pub(crate) fn next_blocks(&mut self, most: u64) -> u64 {
+        self.pages = self.pages.saturating_add(1);
+        4_u64.saturating_pow(self.pages).min(most)
+    }
 }
 
 /// One dataset in numbers.

@@ -79,7 +79,12 @@ impl Batch {
     }
 
     pub(crate) fn into_reply(self) -> Reply {
-        Reply { payload: ScanBatch { entries: self.entries }.encode(), fds: self.fds, bulk: self.bulk }
+        Reply {
+            payload: ScanBatch { entries: self.entries }.encode(),
+            fds: self.fds,
+            bulk: self.bulk,
+            ended: None,
+        }
     }
 
     fn push_fd(&mut self, fd: OwnedFd) -> Option<u16> {

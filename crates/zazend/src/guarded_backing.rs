@@ -208,6 +208,14 @@ impl Backing for GuardedBacking {
     fn probe_beneath(&self, folder: &RelPath, paths: &Arc<[RelPath]>) -> Result<Vec<Result<SourceStat>>> {
         self.guarded(folder, |inner| inner.probe_beneath(folder, paths))
     }
+    fn will_look_beneath(&self, folder: &RelPath, paths: &Arc<[RelPath]>) {
+        if self.may_ask(folder).is_ok() {
+            self.inner.will_look_beneath(folder, paths);
+        }
+    }
+    fn near_folders(&self, folder: &RelPath, inner: &Arc<[RelPath]>) -> Result<Vec<bool>> {
+        self.guarded(folder, |backing| backing.near_folders(folder, inner))
+    }
     fn list_files(&self, path: &RelPath) -> Result<DirectoryNames> {
         self.list_in_turn(path, true)
     }
@@ -252,6 +260,10 @@ impl SourceFile for GuardedFile {
 
     fn has_descriptor(&self) -> bool {
         self.file.has_descriptor()
+    }
+
+    fn is_one_version(&self) -> bool {
+        self.file.is_one_version()
     }
 }
 

@@ -37,6 +37,10 @@ use zazen_store::{CachedFrame, PageCursor, ScanGuards};
 const COPIED_BYTES_MAX: u64 = 16 << 20;
 /// Up to so many frames of a call of random access, the bytes of small ones are sent.
 const FEW_FRAMES: u64 = 4;
+/// A look at a group of frames that takes longer than this, and than this for each of them, waits
+/// for the disk of the backing store.
+const LONG_LOOK: Duration = Duration::from_micros(50);
+const LONG_LOOK_OF_ONE: Duration = Duration::from_micros(3);
 /// A call of random access answers what it has after this time.
 const READ_MANY_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -183,9 +187,19 @@ impl Scan {
                 match action {
                     Action::Describe => answer = Some(Event::Described(self.describe(node, cursor))),
                     Action::Look => {
+                        let begun = Instant::now();
                         let looks = look(node, &self.opened, &self.who, cursor.order.group());
+                        let took_long = begun.elapsed() > LONG_LOOK + LONG_LOOK_OF_ONE * looks.len() as u32;
                         let (seen, why) = looks.into_iter().map(seen).unzip();
-                        (answer, refusals) = (Some(Event::Looked(seen)), why);
+                        refusals = why;
+                        answer = Some(match took_long {
+                            true => Event::LookedLong(seen),
+                            false => Event::Looked(seen),
+                        });
+                    }
+                    Action::Announce { from, until } => {
+                        let soon = cursor.order.behind().skip(from).take(until - from);
+                        self.announce(soon);
                     }
                     Action::HandOut(at) => {
                         answer = Some(Event::Handed(self.hand_out(node, entry(at), batch)));
@@ -218,6 +232,14 @@ impl Scan {
             }
             event = answer.unwrap_or_else(|| unreachable!("a hand-out asks something or replies"));
         }
+    }
+
+    /// Tells the backing store of sources that will be looked at soon.
+    fn announce<'a>(&self, soon: impl Iterator<Item = &'a CachedFrame>) {
+        // Frames of one file need one look, which brings in little.
+        let is_whole = |entry: &&CachedFrame| entry.source.offset == 0 && entry.source.length.is_none();
+        let paths: Vec<_> = soon.filter(is_whole).map(|entry| entry.source.path.clone()).collect();
+        self.opened.backing().will_look_beneath(&self.opened.at.beneath, &paths.into());
     }
 
     fn describe(&self, node: &Node, cursor: &mut Cursor) -> Described<CachedFrame> {

@@ -11,13 +11,14 @@
 //! together, and large windows of larger frames and of packed frames.
 //!
 //! If nothing is ready, the consumer itself reads. Then warm frames cost no thread switch, and
-//! reader threads run ahead only while the consumer computes.
+//! reader threads run ahead only while the consumer computes. Where the processors are crowded,
+//! reader threads leave frames in memory to the consumer (`crowd`).
 
 use super::access::{Access, LastFile};
 use super::job::Job;
 use super::outcome::Outcome;
 use super::record::Waits;
-use super::{extent, window};
+use super::{crowd, extent, window};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -71,6 +72,13 @@ struct State {
     feeder_waits: bool,
     /// The file of packed frames that was prefetched last, and up to which offset.
     brought: (PathBuf, u64),
+}
+
+/// Who takes tasks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    Consumer,
+    Reader,
 }
 
 /// Tasks taken by one thread, to be carried out together.
@@ -155,6 +163,11 @@ impl Pipeline {
         if state.warm_takes >= WARM_AFTER { self.copiers } else { self.readers }
     }
 
+    /// Whether reader threads leave the frames to the consumer: it can do as well alone.
+    fn rests(state: &State) -> bool {
+        state.warm_takes >= WARM_AFTER && crowd::rests()
+    }
+
     /// A read waits for the disk, so other threads may wait too.
     fn is_cold(&self) {
         if self.cold.swap(true, Ordering::Relaxed) {
@@ -230,6 +243,9 @@ impl Pipeline {
     /// Wakes as many readers as may read now.
     fn wake_readers(&self, state: &State) {
         let free = self.limit(state).saturating_sub(state.reading);
+        if state.idle_readers == 0 || Self::rests(state) {
+            return;
+        }
         for _ in 0..free.min(state.idle_readers).min(state.tasks.len()) {
             self.work.notify_one();
         }
@@ -245,10 +261,10 @@ impl Pipeline {
     }
 
     /// Takes some tasks that may be read now, charging their bytes; empty if there are none.
-    fn take_tasks(&self, state: &mut State) -> Taken {
+    fn take_tasks(&self, state: &mut State, by: By) -> Taken {
         let mut taken = Taken::default();
         let limit = self.limit(state);
-        if state.reading >= limit {
+        if state.reading >= limit || (by == By::Reader && Self::rests(state)) {
             return taken;
         }
         let packed = state
@@ -348,12 +364,13 @@ impl Pipeline {
     pub(crate) fn run_reader(&self, access: &Access) {
         let mut last: LastFile = None;
         let mut done = Done::default();
+        let mut fare = crowd::Fare::of_this_thread();
         let mut state = self.lock();
         loop {
             if access.stopped() {
                 return;
             }
-            let taken = self.take_tasks(&mut state);
+            let taken = self.take_tasks(&mut state, By::Reader);
             if taken.tasks.is_empty() {
                 if state.fed && state.tasks.is_empty() && state.in_hand == 0 {
                     return;
@@ -362,8 +379,11 @@ impl Pipeline {
                 continue;
             }
             drop(state);
-            let count = taken.tasks.len();
+            let (count, from_disk) = (taken.tasks.len(), taken.from_disk);
             self.carry_out(access, taken, &mut last, &mut done);
+            if !from_disk {
+                fare.judge();
+            }
             state = self.lock();
             self.settle(access, &mut state, count, &mut done.opened);
             state.results.extend(done.outcomes.drain(..));
@@ -381,7 +401,8 @@ impl Pipeline {
         mut state: MutexGuard<'a, State>,
         access: &Access,
     ) -> MutexGuard<'a, State> {
-        if let (Some(Task::Read(job)), true) = (state.tasks.front(), state.reading < self.limit(&state)) {
+        let may_read = state.reading < self.limit(&state) && !Self::rests(&state);
+        if let (Some(Task::Read(job)), true) = (state.tasks.front(), may_read) {
             self.starved.store(true, Ordering::SeqCst);
             // The consumer may have made room between the check and the flag, so check again.
             if self.room(&state, job.length) {
@@ -412,7 +433,7 @@ impl Pipeline {
                 std::mem::swap(&mut state.results, local);
                 return true;
             }
-            let taken = self.take_tasks(&mut state);
+            let taken = self.take_tasks(&mut state, By::Consumer);
             if taken.tasks.is_empty() {
                 if state.fed && state.tasks.is_empty() && state.in_hand == 0 {
                     self.work.notify_all();

@@ -12,6 +12,7 @@ use crate::read::{
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zazen_core::{Error, ErrorKind, FrameNo, Result, RunSet};
+use zazen_frames::messages::{AskPlaces, Delivery};
 
 /// The most frames of one call. For more there is [`Dataset::frames`], whose memory is bounded.
 pub const READ_MANY_MAX: usize = 1 << 20;
@@ -50,17 +51,23 @@ impl Dataset {
         if found.left > 0 {
             self.read_rest(&mut found)?;
         }
-        self.note(began, asking, &found, &direct);
+        self.note(began, asking, found.taken(), &direct);
         Ok(found.in_order(numbers))
     }
 
     /// Adds a call to the record of this dataset's random access, for `zazen explain`.
-    fn note(&mut self, began: Instant, asking: Duration, found: &Found, direct: &RunSet) {
+    fn note(
+        &mut self,
+        began: Instant,
+        asking: Duration,
+        taken: impl Iterator<Item = Taken>,
+        direct: &RunSet,
+    ) {
         if self.reads.is_none() {
             self.reads = Some(Recorder::begin_random(self.facts(None), began));
         }
         if let Some(Some(reads)) = &self.reads {
-            reads.took_at_random(began, asking, found.taken(), direct, self.lost.is_some());
+            reads.took_at_random(began, asking, taken, direct, self.lost.is_some());
         }
     }
 
@@ -127,6 +134,46 @@ impl Dataset {
             found.put(number, got.map(|got| Frame::new(number, got, access.layout())));
         }
         Ok(())
+    }
+
+    /// Reads frame `number` from the place that the daemon gave ahead, if there is one and its copy
+    /// still stands for its source.
+    pub(super) fn read_placed(&mut self, number: u64) -> Option<Frame> {
+        self.local.as_ref()?;
+        let began = Instant::now();
+        let job = self.ahead.job(number, began)?;
+        let access = self.near().ok()?;
+        let got = match access.read(job, &|| ())? {
+            Ok(got) => got,
+            Err(error) => {
+                tracing::debug!("{error}; asking the daemon");
+                self.ahead.forget(number);
+                return None;
+            }
+        };
+        let bytes = got.buffer.bytes().len() as u64;
+        if got.mended {
+            self.ahead.forget(number);
+        } else {
+            self.ahead.used(got.delivery, bytes);
+        }
+        let taken = Taken { number, read: Some((got.delivery, bytes, got.mended)) };
+        self.note(began, Duration::ZERO, std::iter::once(taken), &RunSet::new());
+        Some(Frame::new(number, got, access.layout()))
+    }
+
+    /// The daemon was asked for `frame` alone. Asks for places near it, if that is worth it now.
+    pub(super) fn look_ahead(&mut self, frame: &Frame) {
+        let is_cached = matches!(frame.delivery, Some(Delivery::Native | Delivery::Alien)) && !frame.mended;
+        if self.local.is_none() || !is_cached || !self.ahead.read_alone(frame.bytes().len()) {
+            return;
+        }
+        let ask = self.ahead.question(frame.number);
+        match self.with_daemon(|local| local.remote.places(&AskPlaces { handle: local.info.handle, ..ask })) {
+            Ok(Some(given)) => self.ahead.take(frame.number, given),
+            Ok(None) => {}
+            Err(error) => self.ahead.no_places(&error),
+        }
     }
 
     /// What calls of random access share: memory, and the way to the daemon and the backing store.

@@ -6,6 +6,7 @@ mod fetch;
 mod find_layout;
 mod give;
 mod open;
+mod places;
 mod push;
 mod query;
 mod scan;
@@ -77,6 +78,9 @@ impl Service for FramesService {
             frames_fn::READ_MANY => {
                 scan::read_many(node, sessions, caller, messages::ReadMany::decode(payload)?, &call.line)
             }
+            frames_fn::PLACES => {
+                places::places(node, sessions, caller, &messages::AskPlaces::decode(payload)?)
+            }
             frames_fn::PUSH => push::push(node, caller, messages::Push::decode(payload)?, call).map(reply),
             frames_fn::PUSH_MANY => {
                 push::push_many(node, caller, messages::PushMany::decode(payload)?, call).map(reply)
@@ -143,6 +147,7 @@ fn share_of(shares: &AllShares, function: u16) -> Option<(&Arc<Shares>, Duration
         | frames_fn::VERIFY
         | frames_fn::LIST
         | frames_fn::READ_MANY
+        | frames_fn::PLACES
         | frames_fn::REPORT_BAD
         | frames_fn::RECORDS
         | frames_fn::SCAN_NOTES
@@ -170,6 +175,7 @@ mod tests {
         assert_eq!(of(frames_fn::BRING), Some(Arc::as_ptr(&shares.heavy)));
         assert_eq!(of(frames_fn::RECORDS), Some(Arc::as_ptr(&shares.heavy)));
         assert_eq!(of(frames_fn::READ_MANY), Some(Arc::as_ptr(&shares.heavy)));
+        assert_eq!(of(frames_fn::PLACES), Some(Arc::as_ptr(&shares.heavy)));
         assert_eq!(of(frames_fn::SCAN_NOTES), Some(Arc::as_ptr(&shares.heavy)));
         // It reads the whole copy.
         assert_eq!(of(frames_fn::REPORT_BAD), Some(Arc::as_ptr(&shares.heavy)));

@@ -40,7 +40,7 @@ fn most_ahead(sizes: &[u64], memory_max: u64, readers: usize) -> u64 {
         loop {
             let mut state = pipeline.lock();
             state.warm_takes = 0;
-            let taken = pipeline.take_tasks(&mut state);
+            let taken = pipeline.take_tasks(&mut state, By::Consumer);
             if taken.tasks.is_empty() {
                 break;
             }
@@ -85,7 +85,7 @@ fn files_in_memory_are_read_ahead_only_as_far_as_caches_reach() {
     let pipeline = Pipeline::new(1 << 40, 4);
     pipeline.feed((0..100).map(|number| job(number, 1 << 20)));
     let mut state = pipeline.lock();
-    while !pipeline.take_tasks(&mut state).tasks.is_empty() {
+    while !pipeline.take_tasks(&mut state, By::Consumer).tasks.is_empty() {
         state.reading = 0;
     }
     assert_eq!(pipeline.used.load(Ordering::SeqCst), WARM_AHEAD);
@@ -219,6 +219,10 @@ fn run_through(mix: Mix, seed: u64, frames_max: usize) -> Vec<(u64, Option<Vec<u
                 // Sometimes the frames seem to come from a disk, sometimes not.
                 pipeline.is_cold();
             }
+            if draw.below(20) == 0 {
+                // Sometimes for longer than the frames take.
+                crowd::crowd_for(Duration::from_millis(1 << draw.below(12)));
+            }
             let used = pipeline.used.load(Ordering::SeqCst);
             assert!(used <= memory_max.max(largest), "seed {seed}: {used} bytes ahead, not {memory_max}");
             if local.is_empty() && !pipeline.next(access, &mut last, &mut local, &mut Waits::default()) {
@@ -296,7 +300,7 @@ fn packed_are_taken_together(length: u64) {
     let (mut windows, mut counts) = (Vec::new(), Vec::new());
     loop {
         state.warm_takes = 0;
-        let taken = pipeline.take_tasks(&mut state);
+        let taken = pipeline.take_tasks(&mut state, By::Consumer);
         if taken.tasks.is_empty() {
             break;
         }
