@@ -217,7 +217,10 @@ def test_real_daemons_record_calibrate_and_validate(tmp_path):
     for name, count, size in (("train", 200, 100_000), ("held-out", 100, 200_000)):
         with Cluster(tmp_path / f"c-{name}", backing, arguments=["--spans", tmp_path / name]) as cluster:
             push(cluster, backing, count, size)
-    recorded = (tmp_path / "train" / "node0.spans.jsonl").read_text().splitlines()
+    exported = tmp_path / "lines"
+    exported.mkdir()
+    sim("export", tmp_path / "train", "--format", "jsonl", "-o", exported / "all.spans.jsonl")
+    recorded = (exported / "all.spans.jsonl").read_text().splitlines()
     pushes = [span for span in map(json.loads, recorded) if span["op"].startswith("frames.push")]
     assert sum(span["bytes_in"] for span in pushes) == sum(
         100_000 * (1 + number % 5) for number in range(200)
@@ -232,7 +235,30 @@ def test_real_daemons_record_calibrate_and_validate(tmp_path):
     trace = tmp_path / "trace.json"
     sim("export", tmp_path / "train", "-o", trace)
     assert len(json.loads(trace.read_text())["traceEvents"]) == len(recorded) + 1
-    # A file that was cut is refused, by its line.
+    # Lines, as earlier releases wrote them, tell the same.
+    again = tmp_path / "again.toml"
+    sim("calibrate", exported, "-o", again)
+    assert again.read_text() == cluster.read_text()
+    # A file that was cut is refused by its byte, with what to do, and that helps.
+    file = tmp_path / "train" / "node0.spans"
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole[:-10])
+    said = sim("calibrate", tmp_path / "train", "-o", again, code=1).stderr
+    whole_at = int(said.split("truncate -s ")[1].split()[0])
+    assert "was cut" in said and str(file) in said and len(whole) <= whole_at < 2 * len(whole)
+    os.truncate(file, len(whole))
+    sim("calibrate", tmp_path / "train", "-o", again)
+    assert again.read_text() == cluster.read_text()
+    damaged = bytearray(whole)
+    damaged[len(damaged) // 2] ^= 1
+    file.write_bytes(damaged)
+    said = sim("calibrate", tmp_path / "train", "-o", again, code=1).stderr
+    assert "damaged" in said and "byte" in said and str(file) in said
+    file.write_bytes(whole[:20])
+    assert "no whole block" in sim("calibrate", tmp_path / "train", "-o", again, code=1).stderr
+    file.unlink()
+    os.mkfifo(file)
+    assert "no regular file" in sim("calibrate", tmp_path / "train", "-o", again, code=1).stderr
     cut = tmp_path / "cut"
     cut.mkdir()
     (cut / "node0.spans.jsonl").write_text("\n".join(recorded)[:-10])

@@ -4,6 +4,7 @@ use crate::bulk::{Bulk, Output};
 use crate::shared::{SharedBytes, SharedBytesMut};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 use zazen_core::{Credentials, Result};
 
 /// Who is calling. The kernel identifies local callers. Remote callers have proven the cluster key;
@@ -46,6 +47,8 @@ pub struct Call<'a> {
     pub fds: Vec<OwnedFd>,
     /// Tells whether the caller is still there.
     pub line: Line,
+    /// When the call's head had arrived.
+    pub began: Instant,
 }
 
 /// A caller's connection, as far as a service needs it: a service that works for long checks now
@@ -99,6 +102,9 @@ pub struct Reply {
     pub fds: Vec<OwnedFd>,
     /// Bulk bytes to send after the payload, and after what was written to [`Call::output`].
     pub bulk: Vec<u8>,
+    /// When it was ready, if the service looked at a clock: whoever measures calls need not look
+    /// again.
+    pub ended: Option<Instant>,
 }
 
 /// One service. Called from many threads at once: the calls of one lane come one after another,

@@ -71,7 +71,7 @@ impl ClientEnd for ChannelEnd {
             fds: ask.fds.iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect(),
         };
         self.requests.send(request).map_err(|_| unavailable())?;
-        let outcome = self.reply()?.map(|Reply { payload, fds, bulk }| {
+        let outcome = self.reply()?.map(|Reply { payload, fds, bulk, .. }| {
             let bulk_bytes = bulk.len() as u64;
             match sink {
                 Sink::Grow(all) => *all = bulk,

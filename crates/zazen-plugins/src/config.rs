@@ -1,8 +1,12 @@
 //! What a daemon is told of one plug-in.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
+use zazen_call::Service;
+use zazen_core::Result;
 
 /// One plug-in, where it runs, and within which bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,4 +84,25 @@ pub struct HostOptions {
     pub start_timeout: Duration,
     /// How long calls may take to finish when the daemon stops.
     pub drain: Duration,
+    /// Where plug-ins' processes record their calls, if they do.
+    pub recording: Option<Recording>,
 }
+
+/// Where plug-ins' processes record their calls. Each has a file of its own: it may run as its
+/// caller, who must not reach what others did.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// The folder of the files.
+    pub folder: PathBuf,
+    /// The daemon's name.
+    pub node: String,
+    /// Opens the file of this folder for a recorder of this name.
+    pub open: fn(&Path, &str) -> Result<File>,
+}
+
+/// By a plug-in's ID and a function's index: `NAME.FUNCTION`.
+pub type FunctionNames = BTreeMap<(u16, u32), String>;
+
+/// Puts a recorder of calls around the service of a plug-in's process: into this file, as this
+/// node's.
+pub type Recorder = fn(File, &str, Arc<dyn Service>, FunctionNames) -> Arc<dyn Service>;

@@ -26,8 +26,9 @@ const MESSAGE_BYTES_MAX: usize = 8 << 20;
 /// A packet must fit into the sockets' buffers: longer messages come in several.
 const PACKET_BYTES_MAX: usize = 32 << 10;
 
-/// Room for the descriptors of a start: of the object, the listening socket and the counters.
-const FDS_SPACE: usize = rustix::cmsg_space!(ScmRights(3));
+/// Room for the descriptors of a start: of the object, the listening socket, the counters and the
+/// file of spans.
+const FDS_SPACE: usize = rustix::cmsg_space!(ScmRights(4));
 
 /// How long the rest of a message may take.
 const REST_WAIT: Duration = Duration::from_secs(2);
@@ -64,6 +65,8 @@ pub(crate) struct Start {
     pub(crate) open_files: Option<u64>,
     /// 0: no bound.
     pub(crate) call_timeout_ms: u64,
+    /// Record each call in the file that came along, as this node's.
+    pub(crate) recorded_as: Option<String>,
 }
 
 /// From the worker.

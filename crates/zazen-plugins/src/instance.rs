@@ -233,7 +233,7 @@ impl Instance {
 
     /// Runs one call of an attached client. Whatever goes wrong is the answer's status.
     pub fn call(&self, caller: u64, carried: zazen_call::Call<'_>) -> zazen_call::Reply {
-        let began = Instant::now();
+        let began = carried.began;
         let bytes_in = carried.payload.len() as u64 + carried.bulk_bytes;
         let (head, answer) = match CallHead::take(carried.payload) {
             Err(_) => {
@@ -245,15 +245,21 @@ impl Instance {
                 (Some(head), self.answer(caller, &head, all, message_at, carried, began))
             }
         };
+        let ended = Instant::now();
         if let Some(stats) = head.and_then(|head| self.counters.function(head.function as usize)) {
             stats.add(&Sample {
                 failed: answer.status != 0,
                 bytes_in,
                 bytes_out: answer.bytes,
-                took: began.elapsed(),
+                took: ended.saturating_duration_since(began),
             });
         }
-        zazen_call::Reply { payload: answer.payload, fds: answer.fds, ..zazen_call::Reply::default() }
+        zazen_call::Reply {
+            payload: answer.payload,
+            fds: answer.fds,
+            ended: Some(ended),
+            ..zazen_call::Reply::default()
+        }
     }
 
     fn answer(

@@ -34,6 +34,16 @@ pub struct Description {
     pub functions: Vec<FunctionDescription>,
 }
 
+impl Description {
+    /// What its functions are called in all of the node.
+    pub(crate) fn function_names(&self) -> impl Iterator<Item = ((u16, u32), String)> {
+        let named = |(index, function): (u32, &FunctionDescription)| {
+            ((self.id, index), format!("{}.{}", self.name, function.name))
+        };
+        (0..).zip(&self.functions).map(named)
+    }
+}
+
 /// One function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FunctionDescription {

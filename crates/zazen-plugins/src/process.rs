@@ -4,7 +4,7 @@
 //! socket, the object's file and its listening socket; the object's file and the folders above it
 //! are checked before each start; no lock is held here.
 
-use crate::config::{HostOptions, PluginConfig};
+use crate::config::{HostOptions, PluginConfig, Recording};
 use crate::control::{self, EXIT_HUNG, FromWorker, Start, ToWorker, readable};
 use crate::counters::Counters;
 use crate::identity::Identity;
@@ -97,7 +97,15 @@ impl<'a> Launch<'a> {
             memory_bytes: config.memory_bytes,
             open_files: config.open_files,
             call_timeout_ms: u64::try_from(config.call_timeout().as_millis()).unwrap_or(u64::MAX),
+            recorded_as: self.recording().filter(|_| serve).map(|(_, name)| name),
         })
+    }
+
+    /// Where and under which name the process records its calls.
+    fn recording(&self) -> Option<(&Recording, String)> {
+        let recording = self.options.recording.as_ref()?;
+        let object = self.config.path.file_stem().unwrap_or_default().to_string_lossy();
+        Some((recording, format!("{}.{object}-{}", recording.node, self.generation)))
     }
 
     /// Begins a process that serves.
@@ -105,7 +113,11 @@ impl<'a> Launch<'a> {
         let object = open_object(&self.config.path)?;
         let listening = UnixListening::new(&socket(self.options, self.index, self.generation))?;
         let begun = Counters::shared(self.function_count).and_then(|(counters, file)| {
-            let begun = self.spawn(&[object.as_fd(), listening.as_fd(), file.as_fd()], true)?;
+            let spans = self.recording().map(|(recording, name)| (recording.open)(&recording.folder, &name));
+            let spans = spans.transpose()?;
+            let mut fds = vec![object.as_fd(), listening.as_fd(), file.as_fd()];
+            fds.extend(spans.as_ref().map(AsFd::as_fd));
+            let begun = self.spawn(&fds, true)?;
             Ok((begun, Arc::new(counters)))
         });
         match begun {

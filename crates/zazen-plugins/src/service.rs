@@ -4,7 +4,7 @@
 //! Local callers of an isolated plug-in are told where its process listens and go there themselves;
 //! for those who cannot (other nodes), calls are passed on.
 
-use crate::config::{HostOptions, PluginConfig};
+use crate::config::{FunctionNames, HostOptions, PluginConfig};
 use crate::identity::Identity;
 use crate::instance::{Instance, InstanceOptions, sole};
 use crate::object::Description;
@@ -132,6 +132,11 @@ impl Plugins {
     /// Counters and state of all, by ID.
     pub fn reports(&self) -> Vec<PluginReport> {
         self.hosted.values().map(Hosted::report).collect()
+    }
+
+    /// What all functions of all plug-ins are called.
+    pub fn function_names(&self) -> FunctionNames {
+        self.hosted.values().flat_map(|hosted| hosted.description().function_names()).collect()
     }
 
     /// From now on nobody is attached; processes are told to end.

@@ -4,6 +4,7 @@
 //! end ends the process, unless its function is `blocking`. It ignores the terminal's signals: its
 //! daemon tells it when to stop.
 
+use crate::config::Recorder;
 use crate::confine::confine;
 use crate::control::{self, EXIT_HUNG, FromWorker, Start, ToWorker};
 use crate::identity::{Identity, become_identity};
@@ -32,8 +33,10 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The whole life of a worker. Its standard input is the control socket; logging must be set up
 /// before.
-pub fn worker_main() -> ExitCode {
-    match begin().and_then(serve) {
+///
+/// `recorder` is asked to record its calls, if the daemon was told to.
+pub fn worker_main(recorder: Recorder) -> ExitCode {
+    match begin().and_then(|given| serve(given, recorder)) {
         Ok(code) => code,
         Err(error) => {
             tracing::error!("{error}");
@@ -50,6 +53,8 @@ struct Given {
     listener: Option<OwnedFd>,
     /// The file of the counters that the daemon reads.
     counters: Option<OwnedFd>,
+    /// The file in which calls are recorded.
+    spans: Option<OwnedFd>,
 }
 
 fn begin() -> Result<Given> {
@@ -71,7 +76,8 @@ fn begin() -> Result<Given> {
     let mut fds = control::receive_fds(control.as_fd()).unwrap_or_default().into_iter();
     match (fds.next(), control::receive(control.as_fd())?) {
         (Some(object), Some(ToWorker::Start(start))) => {
-            Ok(Given { control, start, object, listener: fds.next(), counters: fds.next() })
+            let (listener, counters, spans) = (fds.next(), fds.next(), fds.next());
+            Ok(Given { control, start, object, listener, counters, spans })
         }
         _ => Err(Error::new(
             ErrorKind::Protocol,
@@ -118,8 +124,8 @@ fn limit(start: &Start) {
     }
 }
 
-fn serve(given: Given) -> Result<ExitCode> {
-    let Given { control, start, object, listener, counters } = given;
+fn serve(given: Given, recorder: Recorder) -> Result<ExitCode> {
+    let Given { control, start, object, listener, counters, spans } = given;
     let (control, start) = (&control, &start);
     limit(start);
     let refuse = |error: Error| {
@@ -163,8 +169,12 @@ fn serve(given: Given) -> Result<ExitCode> {
     crate::host::name_sole_plugin(&instance.description().name);
     drop(object);
     let daemon = (start.daemon_uid, start.daemon_pid);
-    let service =
+    let mut service: Arc<dyn Service> =
         Arc::new(WorkerService { instance: instance.clone(), daemon, whom: start.identity.clone() });
+    if let (Some(name), Some(file)) = (&start.recorded_as, spans) {
+        let names = instance.description().function_names().collect();
+        service = recorder(file.into(), name, service, names);
+    }
     // Where all callers are one identity, all that this process has is that identity's share.
     let whole = CallerLimits {
         connections_max: start.connections_max,

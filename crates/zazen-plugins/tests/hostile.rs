@@ -63,6 +63,7 @@ impl Site {
             connections_max: 64,
             start_timeout: Duration::from_secs(20),
             drain: Duration::from_secs(5),
+            recording: None,
         };
         let config = PluginConfig { isolate: false, ..PluginConfig::new(object) };
         let plugins = Plugins::start(&[config], &options).unwrap();
@@ -280,6 +281,7 @@ fn tell(connection: &mut Connection, lie: &Lie) -> Option<i32> {
         out_count,
         reply_bytes_max: lie.reply_bytes_max,
         tag: 1,
+        id: 0,
     };
     let mut payload = Vec::new();
     head.put(lie.in_sizes.iter().chain(&lie.out_sizes).copied(), &mut payload);

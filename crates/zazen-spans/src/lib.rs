@@ -1,10 +1,13 @@
 //! Spans: what a daemon records of each call that it served (docs/formats/spans.md).
 //!
-//! A file of spans has a line of JSON for each call, in the order in which the calls ended.
-//! *Pure*: the daemon writes the files, and the command line reads them.
+//! A daemon writes blocks of rows (`rows`). A line of JSON for each call is what they are exported
+//! as, and what daemons of earlier releases wrote (`span`). *Pure*: the daemon writes the files,
+//! and the command line reads them.
 
 mod perfetto;
+mod rows;
 mod span;
 
 pub use perfetto::perfetto;
-pub use span::{SUFFIX, Span, VERSION, op_name, read};
+pub use rows::{Block, HEAD_BYTES, Head, ROW_BYTES, Row, SUFFIX};
+pub use span::{LINES_SUFFIX, Span, VERSION, op_name, read_lines};

@@ -5,7 +5,8 @@ use serde_json::json;
 use std::collections::BTreeMap;
 
 /// The spans as one JSON document: a process for each node, a thread for each connection. Times
-/// begin at the first span.
+/// begin at the first span. Spans of one call in several processes, as its ID says, are joined by
+/// arrows, from the first that got the call to the last.
 pub fn perfetto(spans: &[Span]) -> String {
     let first = spans.iter().map(|span| span.start_ns).min().unwrap_or(0);
     let mut nodes: BTreeMap<&str, usize> = BTreeMap::new();
@@ -17,7 +18,7 @@ pub fn perfetto(spans: &[Span]) -> String {
         |(node, number)| json!({"ph": "M", "name": "process_name", "pid": number, "args": {"name": node}}),
     );
     let events = spans.iter().map(|span| {
-        json!({
+        let mut event = json!({
             "ph": "X",
             "name": span.op,
             "cat": span.op.split('.').next().unwrap_or(""),
@@ -33,9 +34,33 @@ pub fn perfetto(spans: &[Span]) -> String {
                 "peer": span.peer,
                 "outcome": span.outcome,
             },
-        })
+        });
+        if span.id != 0 {
+            event["args"]["id"] = format!("{:016x}", span.id).into();
+        }
+        event
     });
-    let events: Vec<_> = names.chain(events).collect();
+    let mut calls: BTreeMap<u64, Vec<&Span>> = BTreeMap::new();
+    spans.iter().filter(|span| span.id != 0).for_each(|span| calls.entry(span.id).or_default().push(span));
+    let arrows = calls.into_iter().filter(|(_, way)| way.len() > 1).flat_map(|(id, mut way)| {
+        // Whoever passes a call on has it for longer: of equal times that one comes first.
+        way.sort_by_key(|span| (span.start_ns, std::cmp::Reverse(span.duration_ns)));
+        let last = way.len() - 1;
+        let arrow = |(at, span): (usize, &&Span)| {
+            json!({
+                "ph": if at == 0 { "s" } else if at == last { "f" } else { "t" },
+                "bp": "e",
+                "name": "call",
+                "cat": "call",
+                "id": format!("{id:016x}"),
+                "ts": (span.start_ns - first) as f64 / 1e3,
+                "pid": nodes[span.node.as_str()],
+                "tid": span.connection,
+            })
+        };
+        way.iter().enumerate().map(arrow).collect::<Vec<_>>()
+    });
+    let events: Vec<_> = names.chain(events).chain(arrows).collect();
     json!({"displayTimeUnit": "ms", "traceEvents": events}).to_string()
 }
 
@@ -58,6 +83,7 @@ mod tests {
             connection: 3,
             peer: String::new(),
             outcome: "ok".to_owned(),
+            id: 0,
         };
         let text = perfetto(&[span("b", 2_000), span("a", 1_000)]);
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -67,5 +93,17 @@ mod tests {
         assert_eq!((of_b["dur"].as_f64(), of_b["tid"].as_u64()), (Some(5.0), Some(3)));
         let name = events.iter().find(|event| event["ph"] == "M" && event["pid"] == of_b["pid"]).unwrap();
         assert_eq!(name["args"]["name"], "b");
+        assert!(events.iter().all(|event| event["args"].get("id").is_none()));
+
+        // A call that went through "a" to a plug-in's process, in which one of its own began.
+        let call = |node: &str, start_ns, id| Span { id, ..span(node, start_ns) };
+        let text = perfetto(&[call("a.posix", 1_500, 7), call("a", 1_000, 7), call("a.posix", 4_000, 8)]);
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let events = value["traceEvents"].as_array().unwrap();
+        let arrows: Vec<_> = events.iter().filter(|event| event["name"] == "call").collect();
+        let way: Vec<_> = arrows.iter().map(|arrow| (arrow["ph"].as_str(), arrow["ts"].as_f64())).collect();
+        assert_eq!(way, [(Some("s"), Some(0.0)), (Some("f"), Some(0.5))]);
+        assert!(arrows.iter().all(|arrow| arrow["id"] == "0000000000000007"));
+        assert_ne!(arrows[0]["pid"], arrows[1]["pid"]);
     }
 }

@@ -7,10 +7,10 @@ use zazen_namespace::service::namespace_fn;
 use zazen_wire::control::control_fn;
 use zazen_wire::service;
 
-/// The version of the lines that are written; lines of version 1 are read too.
-pub const VERSION: u32 = 2;
-/// How files of spans end.
-pub const SUFFIX: &str = ".spans.jsonl";
+/// The version of the lines that are written; lines of earlier versions are read too.
+pub const VERSION: u32 = 3;
+/// How files of lines end.
+pub const LINES_SUFFIX: &str = ".spans.jsonl";
 /// The longest line.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
@@ -45,6 +45,28 @@ pub struct Span {
     pub peer: String,
     /// `ok`, or the kind of the error.
     pub outcome: String,
+    /// Names a plug-in call, and a forwarded one, in all spans of processes that it went through:
+    /// its client chose the number. 0: it has none.
+    #[serde(default, skip_serializing_if = "is_none", with = "hex")]
+    pub id: u64,
+}
+
+fn is_none(id: &u64) -> bool {
+    *id == 0
+}
+
+/// Numbers as 16 digits, because readers of JSON take large numbers for fractions.
+mod hex {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(number: &u64, into: S) -> Result<S::Ok, S::Error> {
+        into.collect_str(&format_args!("{number:016x}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(from)?;
+        u64::from_str_radix(&text, 16).map_err(|_| D::Error::custom(format!("id {text:?} is no number")))
+    }
 }
 
 /// The name of a function of a service.
@@ -69,6 +91,7 @@ pub fn op_name(service_id: u16, function: u16) -> std::borrow::Cow<'static, str>
         (service::FRAMES, frames_fn::GET_BLOCK) => "frames.get_block",
         (service::FRAMES, frames_fn::READ_MANY) => "frames.read_many",
         (service::FRAMES, frames_fn::BRING) => "frames.bring",
+        (service::FRAMES, frames_fn::PLACES) => "frames.places",
         (service::FRAMES, frames_fn::GET_PIECE) => "frames.get_piece",
         (service::FRAMES, frames_fn::PUSH_MANY) => "frames.push_many",
         (service::FRAMES, frames_fn::CLOSE) => "frames.close",
@@ -91,42 +114,13 @@ pub fn op_name(service_id: u16, function: u16) -> std::borrow::Cow<'static, str>
     known.into()
 }
 
-/// Appends `text` as a JSON string.
-fn quote(text: &str, into: &mut String) {
-    into.push('"');
-    for letter in text.chars() {
-        match letter {
-            '"' => into.push_str("\\\""),
-            '\\' => into.push_str("\\\\"),
-            letter if letter < ' ' => into.push_str(&format!("\\u{:04x}", letter as u32)),
-            letter => into.push(letter),
-        }
-    }
-    into.push('"');
-}
-
 impl Span {
-    /// Appends the span as a line, with its end. Written by hand: a daemon does this for each call.
-    pub fn write(&self, into: &mut String) {
-        use std::fmt::Write;
-        // Writing to a String cannot fail.
-        let _ = write!(
-            into,
-            "{{\"v\":{},\"start_ns\":{},\"duration_ns\":{},\"queue_ns\":{},\"node\":",
-            self.v, self.start_ns, self.duration_ns, self.queue_ns
-        );
-        quote(&self.node, into);
-        into.push_str(",\"op\":");
-        quote(&self.op, into);
-        let _ = write!(
-            into,
-            ",\"bytes_in\":{},\"bytes_out\":{},\"bytes_moved\":{},\"connection\":{},\"peer\":",
-            self.bytes_in, self.bytes_out, self.bytes_moved, self.connection
-        );
-        quote(&self.peer, into);
-        into.push_str(",\"outcome\":");
-        quote(&self.outcome, into);
-        into.push_str("}\n");
+    /// The span as a line, with its end.
+    pub fn line(&self) -> Result<String> {
+        let mut line = serde_json::to_string(self)
+            .map_err(|error| Error::new(ErrorKind::Io, format!("a span as JSON: {error}")))?;
+        line.push('\n');
+        Ok(line)
     }
 
     /// When the service had answered: nanoseconds since 1970.
@@ -145,9 +139,9 @@ impl Span {
     }
 }
 
-/// Reads a file of spans; `name` is the file's. `Corrupt` if a line is no span, or the last one was
+/// Reads a file of lines; `name` is the file's. `Corrupt` if a line is no span, or the last one was
 /// cut; the message has the line's number.
-pub fn read(name: &str, text: &str) -> Result<Vec<Span>> {
+pub fn read_lines(name: &str, text: &str) -> Result<Vec<Span>> {
     let refuse = |line: usize, why: &str| {
         Err(Error::new(ErrorKind::Corrupt, format!("{name}: line {}: {why}", line + 1)))
     };
@@ -187,17 +181,19 @@ mod tests {
             connection: 7,
             peer: "1000:4711".to_owned(),
             outcome: "ok".to_owned(),
+            id: 0,
         }
     }
 
     #[test]
     fn golden_line() {
-        let mut line = String::new();
-        span().write(&mut line);
-        let expected = "{\"v\":2,\"start_ns\":1700000000000000000,\"duration_ns\":42000,\"queue_ns\":1000,\
+        let line = span().line().unwrap();
+        let expected = "{\"v\":3,\"start_ns\":1700000000000000000,\"duration_ns\":42000,\"queue_ns\":1000,\
                         \"node\":\"n0\",\"op\":\"frames.push\",\"bytes_in\":430000,\"bytes_out\":0,\
                         \"bytes_moved\":5,\"connection\":7,\"peer\":\"1000:4711\",\"outcome\":\"ok\"}\n";
         assert_eq!(line, expected);
+        let with_id = Span { id: 0x12_0000_000a, ..span() }.line().unwrap();
+        assert_eq!(with_id, expected.replace("\"ok\"}", "\"ok\",\"id\":\"000000120000000a\"}"));
     }
 
     /// A line as version 1 had it.
@@ -206,7 +202,9 @@ mod tests {
         let line = "{\"v\":1,\"start_ns\":1700000000000000000,\"duration_ns\":42000,\"node\":\"n0\",\
                     \"op\":\"frames.push\",\"bytes_in\":430000,\"bytes_out\":0,\"connection\":7,\
                     \"peer\":\"1000:4711\",\"outcome\":\"ok\"}\n";
-        assert_eq!(read("old", line).unwrap(), [Span { v: 1, queue_ns: 0, bytes_moved: 0, ..span() }]);
+        assert_eq!(read_lines("old", line).unwrap(), [Span { v: 1, queue_ns: 0, bytes_moved: 0, ..span() }]);
+        let line = Span { v: 2, ..span() }.line().unwrap();
+        assert_eq!(read_lines("old", &line).unwrap(), [Span { v: 2, ..span() }]);
     }
 
     #[test]
@@ -216,29 +214,29 @@ mod tests {
     }
 
     proptest! {
-        /// What is written by hand is what serde_json reads, whatever the names.
+        /// What is written is read again, whatever the names.
         #[test]
-        fn lines_survive(node in any::<String>(), peer in any::<String>(), start_ns in any::<u64>()) {
-            let span = Span { node, peer, start_ns, ..span() };
-            let mut text = String::new();
-            span.write(&mut text);
-            span.write(&mut text);
-            prop_assert_eq!(read("file", &text).unwrap(), [span.clone(), span]);
+        fn lines_survive(
+            node in any::<String>(), peer in any::<String>(), start_ns in any::<u64>(), id in any::<u64>()
+        ) {
+            let span = Span { node, peer, start_ns, id, ..span() };
+            let text = span.line().unwrap().repeat(2);
+            prop_assert_eq!(read_lines("file", &text).unwrap(), [span.clone(), span]);
         }
     }
 
     #[test]
     fn damaged_files_are_refused_by_line() {
-        let mut good = String::new();
-        span().write(&mut good);
+        let good = span().line().unwrap();
         let check = |text: String, expected: &str| {
-            let message = read("a.spans.jsonl", &text).unwrap_err().to_string();
+            let message = read_lines("a.spans.jsonl", &text).unwrap_err().to_string();
             assert!(message.contains("a.spans.jsonl: line 2") && message.contains(expected), "{message}");
         };
         check(format!("{good}{}", &good[..40]), "was cut");
         check(format!("{good}{}\n", &good[..40]), "is no span");
-        check(good.clone() + &good.replace("\"v\":2", "\"v\":9"), "version 9");
+        check(good.clone() + &good.replace("\"v\":3", "\"v\":9"), "version 9");
         check(good.clone() + &good.replace("\"node\"", "\"knot\""), "knot");
+        check(good.clone() + &good.replace('}', ",\"id\":\"far\"}"), "is no number");
         check(good.clone() + &"x".repeat(100_000) + "\n", "longer");
     }
 

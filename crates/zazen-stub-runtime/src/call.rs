@@ -256,6 +256,7 @@ unsafe fn put_payload(
         out_count: call.out_count,
         reply_bytes_max: call.reply_bytes_max.min(binding.message_bytes_max),
         tag,
+        id: interrupt::call_id(tag),
     };
     let in_sizes = input.iter().map(|segment| segment.bytes);
     head.put(in_sizes.chain(out_rooms.iter().copied()), payload);

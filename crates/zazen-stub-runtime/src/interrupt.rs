@@ -35,6 +35,14 @@ pub(crate) fn next_tag() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
+/// The ID of a call in spans, from its number ([`next_tag`]).
+pub(crate) fn call_id(tag: u64) -> u64 {
+    static PROCESS: PerProcess<u32> = PerProcess::new();
+    // Without randomness calls have the IDs of other processes' calls: only people would notice.
+    let process = PROCESS.get_or(|_| zazen_env::random_u128().map_or(0, |number| number as u32));
+    zazen_wire::plugins::call_id(*process, tag)
+}
+
 fn this_thread() -> i32 {
     // The call itself: libc has had a function for it since glibc 2.30 only.
     // SAFETY: no arguments, no failure.

@@ -179,6 +179,15 @@ pub struct CallHead {
     pub reply_bytes_max: u64,
     /// The client's own number of this call, for [`Cancel`].
     pub tag: u64,
+    /// Names this call in every process that it goes through, for spans: [`call_id`]. 0: it has
+    /// none, as those of releases that know of no such number.
+    pub id: u64,
+}
+
+/// The ID of a client's call: `process`, a number that the client's process drew at random, and the
+/// call's place among those of that process. Only for people: nothing is decided by it.
+pub fn call_id(process: u32, place: u64) -> u64 {
+    u64::from(process) << 32 | (place & u64::from(u32::MAX))
 }
 
 impl CallHead {
@@ -188,7 +197,7 @@ impl CallHead {
         for number in [self.function, self.in_count, self.out_count] {
             payload.extend_from_slice(&number.to_le_bytes());
         }
-        for number in [self.reply_bytes_max, self.tag, 0] {
+        for number in [self.reply_bytes_max, self.tag, self.id] {
             payload.extend_from_slice(&number.to_le_bytes());
         }
         for bytes in sizes {
@@ -203,11 +212,10 @@ impl CallHead {
         let plugin =
             u16::try_from(reader.u32()?).map_err(|_| reader.malformed("a plug-in's ID is beyond 65535"))?;
         let (function, in_count, out_count) = (reader.u32()?, reader.u32()?, reader.u32()?);
-        let (reply_bytes_max, tag) = (reader.u64()?, reader.u64()?);
-        reader.u64()?;
+        let (reply_bytes_max, tag, id) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let count = bounded(in_count)? + bounded(out_count)?;
         let sizes = reader.raw(count * 8)?;
-        let head = CallHead { plugin, function, in_count, out_count, reply_bytes_max, tag };
+        let head = CallHead { plugin, function, in_count, out_count, reply_bytes_max, tag, id };
         Ok((head, sizes, CALL_HEAD_BYTES + count * 8))
     }
 }
@@ -301,12 +309,12 @@ mod tests {
 
         #[test]
         fn heads_come_back(
-            function: u32, tag: u64, reply_bytes_max: u64,
+            function: u32, tag: u64, id: u64, reply_bytes_max: u64,
             ins in prop::collection::vec(any::<u64>(), 0..5)
         ) {
             let head =
                 CallHead { plugin: 7, function, in_count: ins.len() as u32, out_count: 0,
-                    reply_bytes_max, tag };
+                    reply_bytes_max, tag, id };
             let mut bytes = Vec::new();
             head.put(ins.iter().copied(), &mut bytes);
             prop_assert_eq!(bytes.len(), CALL_HEAD_BYTES + 8 * ins.len());
@@ -347,10 +355,18 @@ mod tests {
     #[test]
     fn heads_have_these_bytes() {
         let mut bytes = Vec::new();
-        CallHead { plugin: 2, function: 3, in_count: 1, out_count: 0, reply_bytes_max: 4, tag: 5 }
-            .put([6].into_iter(), &mut bytes);
+        let head = CallHead {
+            plugin: 2,
+            function: 3,
+            in_count: 1,
+            out_count: 0,
+            reply_bytes_max: 4,
+            tag: 5,
+            id: call_id(8, 9 + (1 << 32)),
+        };
+        head.put([6].into_iter(), &mut bytes);
         let words: Vec<u64> = sizes(&bytes).collect();
-        assert_eq!(words, [2 | 3 << 32, 1, 4, 5, 0, 6]);
+        assert_eq!(words, [2 | 3 << 32, 1, 4, 5, 8 << 32 | 9, 6]);
         bytes.clear();
         AnswerHead { status: 13, out_count: 1 }.put([9].into_iter(), &mut bytes);
         assert_eq!(sizes(&bytes).collect::<Vec<_>>(), [13 | 1 << 32, 0, 9]);

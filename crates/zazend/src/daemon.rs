@@ -136,9 +136,17 @@ impl Daemon {
             left_undone: Mutex::default(),
             config: RwLock::new(Arc::new(config)),
         });
-        // Asked once now, so that a wrong path shows in the log at the start.
+        // Asked once now, so that a wrong path shows in the log at the start. A store that is
+        // mounted late must not keep the daemon from serving its cache.
         for root in &node.roots.roots {
-            root.backing.stat(&RelPath::default()).ok();
+            if let Err(error) = root.backing.stat(&RelPath::default()) {
+                tracing::error!(
+                    "backing store {} is not in order at the start: {error}. Cached frames are served, and \
+                     the store is used as soon as it answers. If its path is wrong, correct `backing` and \
+                     restart",
+                    root.directory
+                );
+            }
         }
         Daemon::serve(node)
     }
@@ -163,9 +171,11 @@ impl Daemon {
         if let Some(namespace) = &namespace {
             services.push(timed(&node.calls, Arc::new(NamespaceService::new(namespace.clone()))));
         }
-        let spans = config.spans.as_deref().map(|folder| Spans::begin(folder, &config.name)).transpose()?;
-        let services = match &spans {
-            Some(spans) => services.into_iter().map(|service| spans.around(service)).collect(),
+        let services = match config.spans.as_deref() {
+            Some(folder) => {
+                let spans = Spans::begin(folder, &config.name, plugins.function_names())?;
+                services.into_iter().map(|service| spans.around(service)).collect()
+            }
             None => services,
         };
         let server = Arc::new(Server::new(services, key, limits));

@@ -4,7 +4,7 @@ use crate::config::Config;
 use serde_json::{Value, json};
 use std::time::Duration;
 use zazen_core::Result;
-use zazen_plugins::{HostOptions, PluginConfig, PluginReport, Plugins};
+use zazen_plugins::{HostOptions, PluginConfig, PluginReport, Plugins, Recording};
 
 /// How long a plug-in may take to load and to initialise.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -17,6 +17,11 @@ pub fn host_options(config: &Config) -> HostOptions {
         connections_max: config.connections_max,
         start_timeout: START_TIMEOUT,
         drain: config.drain,
+        recording: config.spans.as_ref().map(|folder| Recording {
+            folder: folder.clone(),
+            node: config.name.clone(),
+            open: crate::spans::open,
+        }),
     }
 }
 

@@ -433,8 +433,8 @@ fn check_names_what_is_wrong() {
     );
     wrong(
         &["--cache", &cache, "--backing", "relative"],
-        "error: settings: backing \"relative\": give an absolute directory without `..`, or \
-         DIR=tcp://HOST:PORT",
+        "error: settings: backing \"relative\": give an absolute directory without `..`, \
+         s3://BUCKET/PREFIX, or DIR=tcp://HOST:PORT",
     );
     wrong(
         &["--cache", &cache, "--backing", &backing, "--backing", &format!("{backing}/")],

@@ -341,7 +341,7 @@ impl Connection {
         let ask = Ask { service, function, call: self.next_call, payload, input: &input, fds };
         let Exchanged { payload, fds, .. } = self.transact(ask, &mut sink)?;
         let bulk = if let Sink::Grow(bulk) = sink { bulk } else { Vec::new() };
-        Ok(Reply { payload, fds, bulk })
+        Ok(Reply { payload, fds, bulk, ended: None })
     }
 
     /// Calls and waits, like [`Connection::call`]. `input` is sent as the request's bulk bytes, in

@@ -11,6 +11,7 @@ use crate::service::{Call, Caller, Line, Reply};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 use zazen_core::{Credentials, Error, ErrorKind, Result};
 
 /// One caller's connection over a carrier that this crate does not know: see
@@ -73,8 +74,16 @@ impl Attached {
         let bulk_bytes = bulk.len() as u64;
         let mut input = Bulk::in_memory(bulk);
         let mut output = Output::in_memory(room, &self.place.account);
-        let line = self.line.clone();
-        let call = Call { function, payload, bulk_bytes, bulk: &mut input, output: &mut output, fds, line };
+        let call = Call {
+            function,
+            payload,
+            bulk_bytes,
+            bulk: &mut input,
+            output: &mut output,
+            fds,
+            line: self.line.clone(),
+            began: Instant::now(),
+        };
         let answer = self.shared.services.dispatch(service, &group.caller, call);
         let answer = answer.and_then(|reply| {
             check_room(room, output.written(), &reply)?;

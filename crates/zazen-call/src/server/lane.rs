@@ -23,7 +23,7 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_lane::{Broken, Source, Taken};
 use zazen_wire::Message;
@@ -323,6 +323,7 @@ impl Lane {
             output: &mut self.output,
             fds,
             line,
+            began: Instant::now(),
         };
         let answer = self.shared.services.dispatch(header.service, &group.caller, call);
         if let Some(fault) = self.bulk.fault().or(self.output.fault()) {

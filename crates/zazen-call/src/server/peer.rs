@@ -21,7 +21,7 @@ use std::io::IoSlice;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zazen_core::{Error, ErrorKind};
 use zazen_wire::Message;
 use zazen_wire::handshake as wire_handshake;
@@ -325,6 +325,7 @@ impl Peer<'_> {
             output: &mut output,
             fds,
             line,
+            began: Instant::now(),
         };
         let answer = self.shared.services.dispatch(header.service, caller, call);
         // The reply waits until the bulk is in: a client that still sends does not read, and
