@@ -2,13 +2,13 @@
 """What `make bench-sim` runs: the FusionFS job to two million nodes, what the simulator costs, and
 how true it is.
 
-    make bench-sim                               # everything: a quarter of an hour
+    make bench-sim                               # everything: half an hour
     make bench-sim PARTS="cost pages"            # some of it
     .venv/bin/python bench/sim/bench_sim.py --quick
 
 Parts: cost (CPU seconds and memory at two million nodes), pages (sweeps, and their pages),
 published (the paper's curve to 16 K nodes), spans (what recording them costs), validation (against
-real daemons behind shaped links), others (SimGrid and CODES on the same case).
+real daemons behind shaped links), others (SimGrid and ROSS on the same case).
 
 Costs are CPU seconds of the process and its largest resident set, as the kernel counts them, so a
 loaded machine changes them little. Tables and one page for each sweep are written beneath --out.
@@ -60,10 +60,10 @@ def spread(values: list[float]) -> str:
 
 def measure(zazen: str, nodes: int, repetitions: int) -> list[dict]:
     rows = []
-    for fidelity, times in (("path", repetitions), ("hop", 1)):
+    for fidelity in ("path", "hop"):
         found = [
             cost(zazen, "fusionfs", "--nodes", str(nodes), "--net", "torus", "--fidelity", fidelity)
-            for _ in range(times)
+            for _ in range(repetitions)
         ]
         traces = {run[0]["trace_hash"] for run in found}
         if len(traces) != 1:

@@ -2,11 +2,11 @@
 """The same job by other simulators, where they are there: an open at a node that is drawn, and 1 GB
 to the own disk.
 
-    .venv/bin/python bench/sim/others.py
+    .venv/bin/python bench/sim/others.py --ross ~/ROSS
 
-SimGrid: Debian's libsimgrid-dev, with a C++ compiler; star.cpp is the job. CODES has no job of this
-kind that its own programs run: where `codes` is installed this says so, and otherwise how to get
-it.
+SimGrid: Debian's libsimgrid-dev, with a C++ compiler; star.cpp is the job. ROSS: its sources
+(github.com/ROSS-org/ROSS), which this builds, with cmake and an MPI; star_ross.c is the job. CODES
+is networks for ROSS: none of its programs writes to a node's disk, so it has no job to compare.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
+SIMGRID_NODES_MAX = 8_000
 CLUSTER = """
 [disk]
 read_bytes_per_s = 161e6
@@ -46,9 +47,12 @@ bytes = "1GB"
 """
 
 
-def run(command: list[str]) -> tuple[str, float, float]:
-    """What a command prints, its CPU seconds, and its largest resident set in MB."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+def run(command: list[str], folder: pathlib.Path) -> tuple[str, float, float]:
+    """What a command prints, its CPU seconds, and its largest resident set in MB. It runs in
+    `folder`: ROSS writes tables beside itself."""
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=folder
+    )
     text = process.stdout.read() if process.stdout else ""
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -73,48 +77,84 @@ def simgrid(folder: pathlib.Path) -> pathlib.Path | None:
     return program
 
 
+def ross(folder: pathlib.Path, source: pathlib.Path | None) -> pathlib.Path | None:
+    """The job as a model for ROSS; None, with the reason, where it cannot be built."""
+    if source is None:
+        print("ROSS: skipped: no sources (git clone https://github.com/ROSS-org/ROSS; then --ross ROSS)")
+        return None
+    # Debian's MPICH has all that linking needs; its Open MPI is often there without.
+    compiler = os.environ.get("MPICC") or shutil.which("mpicc.mpich") or shutil.which("mpicc")
+    if compiler is None or shutil.which("cmake") is None:
+        print("ROSS: skipped: no cmake or no mpicc (Debian: apt-get install cmake libmpich-dev)")
+        return None
+    source = source.resolve()
+    build, program = folder / "ross", folder / "star_ross"
+    flags = ["-DCMAKE_BUILD_TYPE=Release", f"-DCMAKE_C_COMPILER={compiler}"]
+    flags += ["-DROSS_BUILD_MODELS=OFF", "-DROSS_BUILD_TESTING=OFF"]
+    where = [f"-I{source / 'core'}", f"-I{build / 'core'}", f"-L{build / 'core'}"]
+    commands = [
+        ["cmake", "-S", str(source), "-B", str(build), *flags],
+        ["cmake", "--build", str(build), "--target", "ROSS"],
+        [compiler, "-O2", "-o", str(program), str(HERE / "star_ross.c"), *where, "-lROSS", "-lm"],
+    ]
+    for command in commands:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            lines = [line for line in done.stderr.splitlines() if "rror" in line]
+            print(f"ROSS: skipped: {(lines or [done.stderr[-200:]])[0].strip()}")
+            return None
+    return program
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--zazen", default=shutil.which("zazen") or "zazen")
     parser.add_argument("--quick", action="store_true")
+    default = os.environ.get("ROSS_SOURCE")
+    parser.add_argument("--ross", type=pathlib.Path, default=pathlib.Path(default) if default else None)
     options = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "cluster.toml").write_text(CLUSTER)
         (folder / "star.toml").write_text(JOB)
-        program = simgrid(folder)
-        for nodes in (100, 1000) if options.quick else (100, 1000, 4000):
+        others = [
+            (name, program, words)
+            for name, program, words in (
+                ("SimGrid", simgrid(folder), lambda nodes: [str(nodes)]),
+                (
+                    "ROSS",
+                    ross(folder, options.ross),
+                    lambda nodes: ["--synch=1", "--end=1000", f"--nodes={nodes}"],
+                ),
+            )
+            if program is not None
+        ]
+        for nodes in (100, 1000) if options.quick else (100, 1000, 4000, 64_000):
             job = [
-                options.zazen,
+                str(pathlib.Path(options.zazen).resolve()),
                 "sim",
                 "run",
                 str(folder / "star.toml"),
                 "--cluster",
                 str(folder / "cluster.toml"),
             ]
-            text, cpu_s, rss_mb = run([*job, "--nodes", str(nodes), "--json", "--threads", "1"])
+            text, cpu_s, rss_mb = run([*job, "--nodes", str(nodes), "--json", "--threads", "1"], folder)
             ours_s = float(text.split('"makespan_s":')[1].split(",")[0])
             print(f"zazen sim {nodes:>6} nodes: {ours_s:.6f} s simulated, {cpu_s:.2f} CPU-s, {rss_mb:.0f} MB")
-            if program is not None:
-                text, cpu_s, rss_mb = run([str(program), str(nodes)])
-                theirs_s = float(text)
+            for name, program, words in others:
+                if name == "SimGrid" and nodes > SIMGRID_NODES_MAX:
+                    print(f"SimGrid   {nodes:>6} nodes: skipped: its time grows with the square of the nodes")
+                    continue
+                text, cpu_s, rss_mb = run([str(program), *words(nodes)], folder)
+                theirs_s = float(text.split("makespan")[-1].split()[0])
                 print(
-                    f"SimGrid   {nodes:>6} nodes: {theirs_s:.6f} s simulated "
+                    f"{name:<9} {nodes:>6} nodes: {theirs_s:.6f} s simulated "
                     f"({100 * (ours_s / theirs_s - 1):+.2f} %), {cpu_s:.2f} CPU-s, {rss_mb:.0f} MB"
                 )
-    if shutil.which("modelnet-test") is None:
-        print(
-            "ROSS and CODES: skipped: not installed (github.com/codes-org/codes builds them; "
-            "no package has them)"
-        )
-    else:
-        print(
-            "ROSS and CODES: skipped: CODES has no program that writes to node-local disks after a metadata "
-            "call"
-        )
+    print("CODES: skipped: none of its programs writes to a node's disk after a metadata call")
     sys.stdout.flush()
 
 

@@ -144,7 +144,8 @@ pub fn closed_form(cluster: &Cluster, plan: &Assign, ranks: u32) -> Assigned {
     }
 }
 
-fn inputs(plan: &Assign, ranks: u32) -> Result<Vec<Input>> {
+/// What each rank brings to the assignment of a plan.
+pub fn inputs(plan: &Assign, ranks: u32) -> Result<Vec<Input>> {
     let all = u64::from(ranks);
     let frames = all.checked_mul(plan.frames_each).filter(|frames| *frames > 0);
     let frames =
@@ -195,18 +196,23 @@ fn machines(cluster: &Cluster, plan: &Assign, ranks: u32) -> Result<Assigned> {
     }
 }
 
-fn summary(time_ps: u64, shares: &[Assignment]) -> Assigned {
+/// Digest of who reads what, by rank.
+pub fn digest(shares: &[Assignment]) -> u64 {
     let mut digest = Trace::default();
     for share in shares {
         digest.word(share.set.len());
         share.set.iter().take(64).for_each(|frame| digest.word(frame));
     }
+    digest.digest()
+}
+
+fn summary(time_ps: u64, shares: &[Assignment]) -> Assigned {
     Assigned {
         time_ps,
         rounds: shares.iter().map(|share| share.rounds).max().unwrap_or(0),
         bytes: shares.iter().map(|share| share.bytes_sent).sum(),
         frames: shares.iter().map(|share| share.set.len()).sum(),
-        digest: digest.digest(),
+        digest: digest(shares),
         is_real: true,
     }
 }

@@ -348,6 +348,7 @@ pub(crate) mod tests {
                     connection: 1,
                     peer: String::new(),
                     outcome: "ok".to_owned(),
+                    id: 0,
                 }
             })
             .collect()

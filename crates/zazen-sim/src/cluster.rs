@@ -3,6 +3,7 @@
 //! Each parameter has an origin: calibrated from spans, taken from a publication, or assumed. The
 //! table `origin` says which; what it does not name is assumed. Results repeat it.
 
+use crate::daemon::Discipline;
 use crate::network::Costs;
 use crate::random::{Random, Stream};
 use crate::shared_store::SharedCosts;
@@ -72,6 +73,8 @@ pub struct Disk {
 pub struct Daemon {
     /// Requests that a daemon serves at once.
     pub workers: u32,
+    /// Whether requests are served in turn, or share the workers.
+    pub discipline: Discipline,
     /// Opening a file.
     pub open_us: Spread,
     /// Adding a name.
@@ -219,6 +222,7 @@ impl Default for Daemon {
     fn default() -> Self {
         Daemon {
             workers: 1,
+            discipline: Discipline::Fifo,
             open_us: Spread::Constant(25.0),
             insert_us: Spread::Constant(60.0),
             lookup_us: Spread::Constant(25.0),

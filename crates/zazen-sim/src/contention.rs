@@ -5,11 +5,16 @@
 //! So a call takes longer where others are under way at the same time, as it does on real links. A
 //! call whose bytes cross nothing that is shared takes what its operation took in training.
 //!
-//! What comes from the recording: which calls each connection makes, their bytes, and the pauses in
+//! What comes from the recording: which calls each client makes, their bytes, and the pauses in
 //! which the client itself does something. What calls take, and so when each begins, is simulated.
+//!
+//! A connection's next call begins a pause after its last one has ended. Pushes are another matter:
+//! a writer keeps a window of frames under way, whatever connections they take. So a push begins a
+//! pause after as many of its writer's pushes have ended as when it was recorded. Then as many are
+//! under way at a time as there were, though links share their bytes less evenly than flows here.
 
 use crate::cluster::Cluster;
-use crate::daemon::Daemons;
+use crate::daemon::{Daemons, Discipline, Turn};
 use crate::disk::Disks;
 use crate::maxmin::{Crossing, max_min};
 use crate::random::{Random, Stream};
@@ -22,6 +27,9 @@ use zazen_spans::Span;
 pub const WRITES: [&str; 3] = ["frames.push", "frames.push_many", "namespace.write"];
 /// Operations that read what they answer with from the node's disk.
 pub const READS: [&str; 3] = ["frames.get_block", "frames.read_many", "namespace.read"];
+
+/// Operations of which a client has a window under way.
+const WINDOWED: [&str; 2] = ["frames.push", "frames.push_many"];
 
 /// What flows share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,8 +84,55 @@ pub struct Replayed {
     pub times_ps: Vec<u64>,
     /// From the first call's beginning to the last one's end.
     pub end_ps: u64,
-    /// Of that time: pauses of the connection that ended last, which the recording gives.
+    /// Of that time: pauses before the calls that led to the one that ended last, which the
+    /// recording gives.
     pub paused_ps: u64,
+}
+
+/// What leads to a call: when it ends, the call begins after a pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// The run's beginning.
+    Start,
+    /// This call's end.
+    After(usize),
+    /// The end of so many calls of this window.
+    Ended(usize, usize),
+}
+
+/// What leads to each call, and the pause then, in nanoseconds.
+fn causes(run: &[&Span], lanes: &[Vec<usize>]) -> Vec<(Cause, u64)> {
+    let begin_ns = run.iter().map(|span| span.start_ns).min().unwrap_or(0);
+    let mut causes: Vec<(Cause, u64)> =
+        run.iter().map(|span| (Cause::Start, span.start_ns - begin_ns)).collect();
+    for lane in lanes {
+        for (before, call) in lane.iter().zip(lane.iter().skip(1)) {
+            let pause_ns = run[*call].start_ns.saturating_sub(run[*before].end_ns());
+            causes[*call] = (Cause::After(*before), pause_ns);
+        }
+    }
+    for (window, calls) in windows(run).into_iter().enumerate() {
+        let mut ends: Vec<u64> = calls.iter().map(|call| run[*call].end_ns()).collect();
+        ends.sort_unstable();
+        for call in calls {
+            let start_ns = run[call].start_ns;
+            let ended = ends.partition_point(|end_ns| *end_ns <= start_ns);
+            causes[call] = match ended.checked_sub(1) {
+                Some(last) => (Cause::Ended(window, ended), start_ns - ends[last]),
+                None => (Cause::Start, start_ns - begin_ns),
+            };
+        }
+    }
+    causes
+}
+
+/// The pushes of each writer.
+fn windows(run: &[&Span]) -> Vec<Vec<usize>> {
+    let mut of_client: BTreeMap<(&str, &str), Vec<usize>> = BTreeMap::new();
+    for (call, span) in run.iter().enumerate().filter(|(_, span)| WINDOWED.contains(&span.op.as_str())) {
+        of_client.entry((span.client_host(), &span.peer)).or_default().push(call);
+    }
+    of_client.into_values().collect()
 }
 
 /// The calls of each connection, in their order. Calls of one connection that overlap came over
@@ -129,11 +184,17 @@ struct World<'a> {
     cluster: &'a Cluster,
     run: &'a [&'a Span],
     random: Random,
-    lanes: Vec<Vec<usize>>,
-    /// By call: its lane, and the place in it.
-    place: Vec<(usize, usize)>,
+    /// What begins when a call ends, and when a window's count of ended calls is reached.
+    after: Vec<Vec<usize>>,
+    windows: BTreeMap<(usize, usize), Vec<usize>>,
+    /// By call: its window, and by window: how many of its calls have ended.
+    window: Vec<Option<usize>>,
+    ended: Vec<usize>,
+    /// By call: the pause before it, and by call: all pauses that led to it.
+    pause_ps: Vec<u64>,
+    paused_ps: Vec<u64>,
     nodes: BTreeMap<&'a str, u32>,
-    daemons: Daemons,
+    daemons: Daemons<Turn>,
     disks: Disks,
     links: BTreeMap<Resource<'a>, u32>,
     rates: Vec<f64>,
@@ -141,7 +202,6 @@ struct World<'a> {
     flows_at_ps: u64,
     steps: BTreeSet<(u64, Step, usize)>,
     begun_ps: Vec<u64>,
-    paused_ps: Vec<u64>,
     times_ps: Vec<u64>,
     end: (u64, u64),
 }
@@ -149,9 +209,22 @@ struct World<'a> {
 impl<'a> World<'a> {
     fn new(cluster: &'a Cluster, run: &'a [&'a Span], seed: u64) -> World<'a> {
         let lanes = lanes(run);
-        let mut place = vec![(0, 0); run.len()];
-        for (lane, calls) in lanes.iter().enumerate() {
-            calls.iter().enumerate().for_each(|(at, call)| place[*call] = (lane, at));
+        let mut window = vec![None; run.len()];
+        let all = windows(run);
+        for (number, calls) in all.iter().enumerate() {
+            calls.iter().for_each(|call| window[*call] = Some(number));
+        }
+        let (mut after, mut windows) = (vec![Vec::new(); run.len()], BTreeMap::new());
+        let (mut steps, mut pause_ps) = (BTreeSet::new(), vec![0; run.len()]);
+        for (call, (cause, pause_ns)) in causes(run, &lanes).into_iter().enumerate() {
+            pause_ps[call] = pause_ns.saturating_mul(1000);
+            match cause {
+                Cause::Start => _ = steps.insert((pause_ps[call], Step::Begin, call)),
+                Cause::After(before) => after[before].push(call),
+                Cause::Ended(window, count) => {
+                    windows.entry((window, count)).or_insert_with(Vec::new).push(call);
+                }
+            }
         }
         let mut nodes = BTreeMap::new();
         for span in run {
@@ -165,28 +238,27 @@ impl<'a> World<'a> {
             cluster,
             run,
             random: Random::new(seed),
-            place,
-            daemons: Daemons::new(count, workers),
+            after,
+            windows,
+            window,
+            ended: vec![0; all.len()],
+            paused_ps: pause_ps.clone(),
+            pause_ps,
+            daemons: Daemons::new(count, workers, Discipline::Fifo),
             disks: Disks::new(count, cluster.disk_costs(), Vec::new()),
             nodes,
             links: BTreeMap::new(),
             rates: Vec::new(),
             flows: Vec::new(),
             flows_at_ps: 0,
-            steps: BTreeSet::new(),
+            steps,
             begun_ps: vec![0; run.len()],
-            paused_ps: vec![0; lanes.len()],
             times_ps: vec![0; run.len()],
             end: (0, 0),
-            lanes,
         }
     }
 
     fn run(mut self) -> Replayed {
-        let begin_ns = self.run.iter().map(|span| span.start_ns).min().unwrap_or(0);
-        for lane in 0..self.lanes.len() {
-            self.begin_later(0, begin_ns, lane, 0);
-        }
         loop {
             let step = self.steps.first().copied();
             let flow = self.next_flow();
@@ -201,14 +273,6 @@ impl<'a> World<'a> {
             }
         }
         Replayed { times_ps: self.times_ps, end_ps: self.end.0, paused_ps: self.end.1 }
-    }
-
-    /// Lets a lane's call begin after the pause that was recorded before it.
-    fn begin_later(&mut self, now_ps: u64, before_ns: u64, lane: usize, at: usize) {
-        let Some(call) = self.lanes[lane].get(at).copied() else { return };
-        let pause_ps = self.run[call].start_ns.saturating_sub(before_ns).saturating_mul(1000);
-        self.paused_ps[lane] = self.paused_ps[lane].saturating_add(pause_ps);
-        self.steps.insert((now_ps.saturating_add(pause_ps), Step::Begin, call));
     }
 
     fn handle(&mut self, (now_ps, step, call): (u64, Step, usize)) {
@@ -245,7 +309,7 @@ impl<'a> World<'a> {
             0.0 => 1.0,
             sigma => crate::math::exp(sigma * self.random.normal(0, Stream::DiskNoise, draw)),
         };
-        let served_ps = self.daemons.serve(now_ps, node, service_ps).1;
+        let served_ps = self.daemons.in_turn(now_ps, node, service_ps);
         let end_ps = if WRITES.contains(&span.op.as_str()) {
             self.disks.write(served_ps, node, span.bytes_in, Rate::INFINITE, noise)
         } else if READS.contains(&span.op.as_str()) {
@@ -258,11 +322,18 @@ impl<'a> World<'a> {
 
     fn ends(&mut self, now_ps: u64, call: usize) {
         self.times_ps[call] = now_ps - self.begun_ps[call];
-        let (lane, at) = self.place[call];
         if now_ps >= self.end.0 {
-            self.end = (now_ps, self.paused_ps[lane]);
+            self.end = (now_ps, self.paused_ps[call]);
         }
-        self.begin_later(now_ps, self.run[call].end_ns(), lane, at + 1);
+        let mut next = std::mem::take(&mut self.after[call]);
+        if let Some(window) = self.window[call] {
+            self.ended[window] += 1;
+            next.extend(self.windows.remove(&(window, self.ended[window])).unwrap_or_default());
+        }
+        for later in next {
+            self.paused_ps[later] = self.paused_ps[call].saturating_add(self.pause_ps[later]);
+            self.steps.insert((now_ps.saturating_add(self.pause_ps[later]), Step::Begin, later));
+        }
     }
 
     fn link(&mut self, resource: Resource<'a>) -> u32 {
@@ -376,7 +447,7 @@ mod tests {
 
     fn span(node: &str, peer: &str, op: &str, connection: u64, at_ms: (u64, u64)) -> Span {
         Span {
-            v: 2,
+            v: 3,
             start_ns: 1_000_000_000_000 + at_ms.0 * 1_000_000,
             duration_ns: at_ms.1 * 1_000_000,
             queue_ns: 0,
@@ -388,6 +459,7 @@ mod tests {
             connection,
             peer: peer.to_owned(),
             outcome: "ok".to_owned(),
+            id: 0,
         }
     }
 
@@ -430,8 +502,28 @@ mod tests {
         let back = Span { peer: "0:8@a".to_owned(), ..push("b", 4) };
         assert_eq!(times_s(&[push("a", 1), own, back]), [2.0, 0.0, 2.0]);
         // The second begins when the first has sent half of its bytes: 1 s alone, then both share.
-        let later = Span { start_ns: push("a", 1).start_ns + 1_000_000_000, ..push("a", 2) };
-        assert_eq!(times_s(&[push("a", 1), later]), [3.0, 3.0]);
+        let first = Span { duration_ns: 3_000_000_000, ..push("a", 1) };
+        let later = Span { start_ns: first.start_ns + 1_000_000_000, connection: 2, ..first.clone() };
+        assert_eq!(times_s(&[first, later]), [3.0, 3.0]);
+    }
+
+    /// A writer with two pushes under way, of which one was starved: there are always two, whatever
+    /// connections they take. Another writer has a window of its own.
+    #[test]
+    fn a_writer_keeps_its_window() {
+        let push = |at_ms, connection| Span {
+            bytes_in: 20 * MB,
+            ..span("a", "0:9@sim", "frames.push", connection, at_ms)
+        };
+        let starved =
+            [push((0, 3_000), 1), push((0, 1_000), 2), push((1_000, 1_000), 2), push((2_000, 1_000), 2)];
+        assert_eq!(times_s(&starved), [2.0, 2.0, 2.0, 2.0]);
+        let run: Vec<&Span> = starved.iter().collect();
+        let replayed = replay(&cluster(), &run, 1);
+        assert_eq!((crate::time::seconds(replayed.end_ps), replayed.paused_ps), (4.0, 0));
+        let other = Span { peer: "0:8@b".to_owned(), node: "c".to_owned(), ..push((1_500, 500), 1) };
+        let run: Vec<Span> = starved.into_iter().chain([other]).collect();
+        assert_eq!(times_s(&run), [2.0, 2.0, 2.0, 2.0, 1.0]);
     }
 
     #[test]

@@ -7,18 +7,18 @@
 //! first, then misses as they arrive. Frames of dead nodes are dealt out to the living as misses.
 
 use crate::disk::Disks;
+use crate::engine::{Control, Events, Happening, Ran, drive};
 use crate::job::Job;
 use crate::measure::{Histogram, Slowest, Timeline};
 use crate::outcome::{Outcome, Phase};
 use crate::queue::Queue;
 use crate::random::{Random, Stream};
 use crate::shared_store::SharedStore;
-use crate::time::{Rate, TIME_MAX_PS, ps};
+use crate::time::{Rate, ps};
 use crate::topology::Topology;
 use crate::trace::Trace;
 use crate::work::Fetching;
 use std::collections::VecDeque;
-use std::ops::ControlFlow;
 use zazen_core::{Error, ErrorKind, Result, RunSet};
 use zazen_frames::flight::{self, Flights, Ticket};
 use zazen_frames::misses::{self, Brought, Misses, Take, Wanted};
@@ -41,7 +41,7 @@ enum Event {
     Look(u32),
 }
 
-impl Event {
+impl Happening for Event {
     fn code(self) -> u64 {
         let (kind, rank, frame) = match self {
             Event::Ready(rank) => (32, rank, 0),
@@ -87,12 +87,7 @@ struct World<'a> {
 }
 
 /// Runs an analysis. As [`crate::world::run`].
-pub fn run(
-    job: &Job,
-    plan: &Fetching,
-    topology: &Topology,
-    control: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
-) -> Result<Option<Outcome>> {
+pub fn run(job: &Job, plan: &Fetching, topology: &Topology, control: Control<'_>) -> Result<Option<Outcome>> {
     let (random, cluster) = (Random::new(job.seed), &job.cluster);
     let count = job.ranks() as u32;
     let dead = cluster.failures.dead_fraction;
@@ -150,29 +145,22 @@ pub fn run(
         world.next(0, *rank);
     }
     let all = u64::from(count) * u64::from(plan.frames);
-    let mut trace = Trace::default();
-    let mut events = 0_u64;
-    while let Some(due) = world.queue.pop() {
-        if due.time_ps >= TIME_MAX_PS {
-            return Err(Error::new(ErrorKind::TooLarge, "the run passes 106 days of simulated time"));
-        }
-        events += 1;
-        trace.word(due.time_ps);
-        trace.word(u64::from(due.node) << 36 ^ due.event.code());
-        world.handle(due.time_ps, due.event);
-        if events.is_multiple_of(1 << 16) && control(world.read, all).is_break() {
-            return Ok(None);
-        }
-    }
-    Ok(Some(world.outcome(events, trace.digest(), topology.name(), living.len() as u32)))
+    let ran = drive(&mut world, all, control)?;
+    Ok(ran.map(|ran| world.outcome(ran, topology.name(), living.len() as u32)))
 }
 
-impl World<'_> {
-    fn node_of(&self, rank: u32) -> u32 {
-        rank / self.job.ranks_per_node
+impl Events for World<'_> {
+    type Event = Event;
+
+    fn queue(&mut self) -> &mut Queue<Event> {
+        &mut self.queue
     }
 
-    fn handle(&mut self, now_ps: u64, event: Event) {
+    fn steps(&self) -> u64 {
+        self.read
+    }
+
+    fn handle(&mut self, now_ps: u64, _: u32, event: Event) -> Result<()> {
         match event {
             Event::Ready(rank) => {
                 if let Some(row) = &mut self.ranks[rank as usize] {
@@ -200,6 +188,13 @@ impl World<'_> {
             }
             Event::Look(rank) => self.scan(now_ps, rank, misses::Event::Idle),
         }
+        Ok(())
+    }
+}
+
+impl World<'_> {
+    fn node_of(&self, rank: u32) -> u32 {
+        rank / self.job.ranks_per_node
     }
 
     /// Gives a rank's scan an event, and does what it decides.
@@ -311,7 +306,7 @@ impl World<'_> {
         self.queue.push(read_ps.saturating_add(ps(self.plan.compute_us * 1e-6)), node, Event::Ready(rank));
     }
 
-    fn outcome(self, events: u64, trace_hash: u64, network: String, living: u32) -> Outcome {
+    fn outcome(self, ran: Ran, network: String, living: u32) -> Outcome {
         let job = self.job;
         let bytes = self.read * self.plan.frame_bytes;
         let phase = |name: &str, bytes, times| Phase {
@@ -344,8 +339,8 @@ impl World<'_> {
             ideal_bytes_per_s: 0.0,
             retries: 0,
             unfinished: living - self.ends.count() as u32,
-            events,
-            trace_hash,
+            events: ran.events,
+            trace_hash: ran.trace_hash,
             phases: vec![phase("read", bytes, self.reads), phase("wait", 0, self.waits)],
             ends: self.ends,
             slowest_stretch: self.slowest.kept().iter().map(stretch).collect(),
@@ -366,6 +361,7 @@ mod tests {
     use crate::network::Fidelity;
     use crate::time::seconds;
     use crate::work::Work;
+    use std::ops::ControlFlow;
 
     const MB: u64 = 1_000_000;
 

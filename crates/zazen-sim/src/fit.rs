@@ -67,7 +67,7 @@ pub(crate) fn fit(runs: &[Vec<&Span>], cluster: &mut Cluster, seed: u64) -> Vec<
     if !sharing.is_empty() {
         fix(runs, &sharing, cluster, seed);
         for _ in 0..2 {
-            for kind in KINDS.iter().zip(&found).filter(|(_, found)| found.is_some()).map(|(kind, _)| kind) {
+            for (kind, _) in KINDS.iter().zip(&found).filter(|(_, found)| found.as_ref().is_some_and(met)) {
                 refine(kind, runs, &sharing, cluster, seed);
             }
             fix(runs, &sharing, cluster, seed);
@@ -84,6 +84,12 @@ struct Found {
     high: f64,
     /// The most calls that were on it at once.
     met: usize,
+}
+
+/// Whether calls met on it. Where they did not, a lower rate and a shorter fixed time are as close
+/// to the recording as a higher rate and a longer one: then what it carried stands.
+fn met(found: &Found) -> bool {
+    found.met > 1
 }
 
 fn find(kind: &Kind, runs: &[Vec<&Span>]) -> Option<Found> {

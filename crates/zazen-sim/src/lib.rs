@@ -14,6 +14,7 @@ pub mod cluster;
 pub mod contention;
 pub mod daemon;
 pub mod disk;
+pub mod engine;
 pub mod estimate;
 pub mod fetching;
 mod fit;
@@ -48,7 +49,8 @@ pub mod workloads;
 pub mod world;
 
 pub use cluster::Cluster;
+pub use engine::Progress;
 pub use job::Job;
 pub use network::Fidelity;
 pub use outcome::Outcome;
-pub use world::{Progress, memory_bytes, run};
+pub use world::{memory_bytes, run};

@@ -137,6 +137,12 @@ impl Timeline {
         self.bin_ps *= 2;
     }
 
+    /// Busy time in all, in seconds.
+    #[cfg(test)]
+    pub(crate) fn total_s(&self) -> f64 {
+        self.busy_ps().iter().sum::<f64>() * 1e-12
+    }
+
     /// Busy time by bin, in picoseconds.
     fn busy_ps(&self) -> Vec<f64> {
         let mut through = 0;

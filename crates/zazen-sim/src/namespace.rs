@@ -5,20 +5,20 @@
 //! A partition is there from the first message to it on, so a job on millions of nodes has those
 //! partitions that it uses.
 
-use crate::daemon::Daemons;
+use crate::daemon::{Daemons, Turn};
+use crate::engine::{Control, Events, Happening, Ran, drive};
 use crate::job::Job;
 use crate::keepers::{Keepers, partitions_of};
-use crate::measure::{Histogram, Slowest, Timeline};
-use crate::network::{Network, NetworkEvent};
+use crate::measure::{Histogram, Slowest};
+use crate::network::{Carrier, Network, Sending, Step};
 use crate::outcome::{Outcome, Phase};
 use crate::queue::Queue;
 use crate::random::{Random, Stream};
-use crate::time::{TIME_MAX_PS, ps};
+use crate::time::ps;
 use crate::topology::Topology;
 use crate::trace::Trace;
 use crate::work::Names;
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use zazen_core::{Credentials, Error, ErrorKind, Result};
 use zazen_namespace::operation::{Answer, Create, MakeDirectory, Operation, Request, Response};
 use zazen_namespace::partition::{Action, Event as Input, Partition, PeerMessage, Settings};
@@ -48,24 +48,23 @@ enum Event {
     Answer(u32),
     /// The partition at this place looks after what waits.
     Tick(u32),
-    Hop(u32),
-    FlowEnd(u32),
-    Settle,
+    Network(Step),
+    Turn(Turn),
 }
 
-impl NetworkEvent for Event {
-    fn hop(message: u32) -> Event {
-        Event::Hop(message)
-    }
-    fn flow_end(flow: u32) -> Event {
-        Event::FlowEnd(flow)
-    }
-    fn settle() -> Event {
-        Event::Settle
+impl From<Step> for Event {
+    fn from(step: Step) -> Event {
+        Event::Network(step)
     }
 }
 
-impl Event {
+impl From<Turn> for Event {
+    fn from(turn: Turn) -> Event {
+        Event::Turn(turn)
+    }
+}
+
+impl Happening for Event {
     fn code(self) -> u64 {
         let (kind, number) = match self {
             Event::Begin(rank) => (32, rank),
@@ -73,9 +72,8 @@ impl Event {
             Event::Served(parcel) => (34, parcel),
             Event::Answer(parcel) => (35, parcel),
             Event::Tick(place) => (36, place),
-            Event::Hop(message) => (6, message),
-            Event::FlowEnd(flow) => (7, flow),
-            Event::Settle => (8, 0),
+            Event::Network(step) => return step.code(),
+            Event::Turn(Turn(node)) => (37, node),
         };
         kind << 32 | u64::from(number)
     }
@@ -119,7 +117,7 @@ struct World<'a> {
     settings: Settings,
     queue: Queue<Event>,
     network: Network<Event>,
-    daemons: Daemons,
+    daemons: Daemons<Event>,
     keepers: Keepers,
     /// By partition: its place.
     found: BTreeMap<u32, u32>,
@@ -134,7 +132,6 @@ struct World<'a> {
     phases: [Phase; 2],
     ends: Histogram,
     slowest: Slowest,
-    daemon_busy: Timeline,
     makespan_ps: u64,
 }
 
@@ -148,12 +145,7 @@ pub fn memory_bytes(nodes: u64, ranks: u64, plan: &Names) -> u64 {
 }
 
 /// Runs a job. As [`crate::world::run`].
-pub fn run(
-    job: &Job,
-    plan: &Names,
-    topology: Topology,
-    control: &mut dyn FnMut(u64, u64, u64) -> ControlFlow<()>,
-) -> Result<Option<Outcome>> {
+pub fn run(job: &Job, plan: &Names, topology: Topology, control: Control<'_>) -> Result<Option<Outcome>> {
     let settings = Settings {
         partitions: partitions_of(job.nodes),
         root_mode: 0o777,
@@ -184,7 +176,7 @@ pub fn run(
         random: Random::new(job.seed),
         queue: Queue::new(),
         network: Network::new(job.fidelity, topology, job.nodes, job.cluster.network_costs()),
-        daemons: Daemons::new(job.nodes, job.cluster.daemon.workers),
+        daemons: Daemons::new(job.nodes, job.cluster.daemon.workers, job.cluster.daemon.discipline),
         keepers: Keepers::new(job.nodes, &settings)?,
         settings,
         found: BTreeMap::new(),
@@ -199,38 +191,35 @@ pub fn run(
         phases: [phase("mkdir"), phase("create")],
         ends: Histogram::new(),
         slowest: Slowest::default(),
-        daemon_busy: Timeline::new(),
         makespan_ps: 0,
     };
     for rank in 0..ranks {
         world.queue.push(0, rank / job.ranks_per_node, Event::Begin(rank));
     }
     let all = u64::from(ranks) * (u64::from(plan.files) + u64::from(!plan.is_shared));
-    let mut trace = Trace::default();
-    let mut events = 0_u64;
-    while world.running > 0
-        && let Some(due) = world.queue.pop()
-    {
-        if due.time_ps >= TIME_MAX_PS {
-            return Err(Error::new(ErrorKind::TooLarge, "the run passes 106 days of simulated time"));
-        }
-        events += 1;
-        trace.word(due.time_ps);
-        trace.word(u64::from(due.node) << 36 ^ due.event.code());
-        world.handle(due.time_ps, due.node, due.event)?;
-        if events.is_multiple_of(1 << 16) && control(world.served, all, events).is_break() {
-            return Ok(None);
-        }
-    }
-    Ok(Some(world.outcome(events, trace.digest())))
+    let ran = drive(&mut world, all, control)?;
+    Ok(ran.map(|ran| world.outcome(ran)))
 }
 
-impl World<'_> {
+impl Events for World<'_> {
+    type Event = Event;
+
+    fn queue(&mut self) -> &mut Queue<Event> {
+        &mut self.queue
+    }
+
+    fn is_over(&self) -> bool {
+        self.running == 0
+    }
+
+    fn steps(&self) -> u64 {
+        self.served
+    }
+
     fn handle(&mut self, now_ps: u64, node: u32, event: Event) -> Result<()> {
         match event {
-            Event::Hop(message) => self.network.on_hop(&mut self.queue, now_ps, message),
-            Event::FlowEnd(flow) => self.network.on_flow_end(&mut self.queue, now_ps, flow),
-            Event::Settle => self.network.on_settle(&mut self.queue, now_ps),
+            Event::Network(step) => self.network.step(&mut self.queue, now_ps, step),
+            Event::Turn(turn) => self.daemons.turn(&mut self.queue, now_ps, turn),
             Event::Begin(rank) => self.begin(now_ps, rank)?,
             Event::Arrive(parcel) => {
                 let daemon = &self.job.cluster.daemon;
@@ -240,9 +229,10 @@ impl World<'_> {
                 };
                 self.asked += 1;
                 let service_ps = service.draw_ps(self.random, node, Stream::Service, self.asked);
-                let (start_ps, end_ps) = self.daemons.serve(now_ps, node, service_ps);
-                self.daemon_busy.add(start_ps, end_ps);
-                self.queue.push(end_ps, node, Event::Served(parcel));
+                let done = Event::Served(parcel);
+                if let Some(end_ps) = self.daemons.serve(&mut self.queue, now_ps, node, service_ps, done) {
+                    self.queue.push(end_ps, node, done);
+                }
             }
             Event::Served(parcel) => self.serve(now_ps, parcel)?,
             Event::Answer(parcel) => {
@@ -255,7 +245,9 @@ impl World<'_> {
         }
         Ok(())
     }
+}
 
+impl World<'_> {
     /// The rank's next file, or its directory first.
     fn begin(&mut self, now_ps: u64, rank: u32) -> Result<()> {
         let plan = self.plan;
@@ -338,7 +330,7 @@ impl World<'_> {
         let event = if is_answer { Event::Answer(number) } else { Event::Arrive(number) };
         match from == to {
             true => self.queue.push(now_ps, to, event),
-            false => self.network.send(&mut self.queue, now_ps, from, to, bytes, event),
+            false => self.network.send(&mut self.queue, Sending { now: now_ps, from, to, bytes }, event),
         }
     }
 
@@ -494,7 +486,7 @@ impl World<'_> {
         all.digest()
     }
 
-    fn outcome(self, events: u64, trace_hash: u64) -> Outcome {
+    fn outcome(self, ran: Ran) -> Outcome {
         let job = self.job;
         let (messages, message_bytes) = self.network.sent();
         let entries: u64 = self.places.iter().map(|place| place.partition.entries()).sum();
@@ -528,15 +520,15 @@ impl World<'_> {
             ideal_bytes_per_s: 0.0,
             retries: 0,
             unfinished: ranks - self.ends.count() as u32,
-            events,
-            trace_hash,
+            events: ran.events,
+            trace_hash: ran.trace_hash,
             phases,
             ends: self.ends,
             slowest_stretch: vec![1.0; self.slowest.kept().len()],
             slowest: self.slowest,
             busy: vec![(
                 "daemon",
-                self.daemon_busy,
+                self.daemons.into_busy(),
                 f64::from(job.nodes) * f64::from(job.cluster.daemon.workers),
             )],
             extra: extra.map(|(name, value)| (name.to_owned(), value)).into(),

@@ -6,21 +6,21 @@
 //! is what admits and evicts (`cache.rs`). Only what they talk to is simulated.
 
 use crate::cache::Caches;
-use crate::daemon::Daemons;
+use crate::daemon::{Daemons, Turn};
 use crate::disk::Disks;
+use crate::engine::{Control, Events, Happening, Ran, drive};
 use crate::job::Job;
 use crate::measure::{Histogram, Slowest, Timeline};
-use crate::network::{Network, NetworkEvent};
+use crate::network::{Carrier, Network, Sending, Step};
 use crate::outcome::{Outcome, Phase};
 use crate::queue::Queue;
 use crate::random::{Random, Stream};
-use crate::time::{Rate, TIME_MAX_PS, ps};
+use crate::time::{Rate, ps};
 use crate::topology::Topology;
 use crate::trace::Trace;
 use crate::work::Push;
-use std::ops::ControlFlow;
 use std::sync::Arc;
-use zazen_core::{Error, ErrorKind, FrameNo, Result};
+use zazen_core::{FrameNo, Result};
 use zazen_push::{Action, Config, Counters, Event as Input, Fate, OnSlow, Writer};
 
 /// What a writer takes, with a frame in flight: measured with the shipped `Writer`, rounded up.
@@ -32,40 +32,41 @@ enum Event {
     Produce(u32),
     /// The frame reached the daemon.
     Arrive(u32),
+    /// The daemon has dealt with it, where daemons share their workers.
+    Served(u32),
     /// The daemon has stored it.
     Stored(u32),
     /// The answer reached the writer.
     Answer(u32),
     /// No answer came in time.
     Silence(u32),
-    Hop(u32),
-    FlowEnd(u32),
-    Settle,
+    Network(Step),
+    Turn(Turn),
 }
 
-impl NetworkEvent for Event {
-    fn hop(message: u32) -> Event {
-        Event::Hop(message)
-    }
-    fn flow_end(flow: u32) -> Event {
-        Event::FlowEnd(flow)
-    }
-    fn settle() -> Event {
-        Event::Settle
+impl From<Step> for Event {
+    fn from(step: Step) -> Event {
+        Event::Network(step)
     }
 }
 
-impl Event {
+impl From<Turn> for Event {
+    fn from(turn: Turn) -> Event {
+        Event::Turn(turn)
+    }
+}
+
+impl Happening for Event {
     fn code(self) -> u64 {
         let (kind, number) = match self {
             Event::Produce(node) => (16, node),
             Event::Arrive(flight) => (17, flight),
+            Event::Served(flight) => (22, flight),
             Event::Stored(flight) => (18, flight),
             Event::Answer(flight) => (19, flight),
             Event::Silence(flight) => (20, flight),
-            Event::Hop(message) => (6, message),
-            Event::FlowEnd(flow) => (7, flow),
-            Event::Settle => (8, 0),
+            Event::Network(step) => return step.code(),
+            Event::Turn(Turn(node)) => (21, node),
         };
         kind << 32 | u64::from(number)
     }
@@ -87,7 +88,7 @@ struct World<'a> {
     queue: Queue<Event>,
     network: Network<Event>,
     disks: Disks,
-    daemons: Daemons,
+    daemons: Daemons<Event>,
     writers: Vec<Writer>,
     made: Vec<u32>,
     caches: Caches,
@@ -106,12 +107,7 @@ struct World<'a> {
 }
 
 /// Runs a pushing job. As [`crate::world::run`].
-pub fn run(
-    job: &Job,
-    plan: &Push,
-    topology: Topology,
-    control: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
-) -> Result<Option<Outcome>> {
+pub fn run(job: &Job, plan: &Push, topology: Topology, control: Control<'_>) -> Result<Option<Outcome>> {
     let nodes = job.nodes;
     let random = Random::new(job.seed);
     let cluster = &job.cluster;
@@ -123,6 +119,7 @@ pub fn run(
         retries: plan.retries,
         backoff_min_ns: 1_000_000_000,
         backoff_max_ns: 60_000_000_000,
+        pass_over_after: 0,
     });
     let seed = |node| random.bits(node, Stream::Workload, 0);
     let dead = cluster.failures.dead_fraction;
@@ -133,7 +130,7 @@ pub fn run(
         queue: Queue::new(),
         network: Network::new(job.fidelity, topology, nodes, cluster.network_costs()),
         disks: Disks::new(nodes, cluster.disk_costs(), crate::speeds::stretches(cluster, nodes, random)),
-        daemons: Daemons::new(nodes, cluster.daemon.workers),
+        daemons: Daemons::new(nodes, cluster.daemon.workers, cluster.daemon.discipline),
         writers: (0..nodes).map(|node| Writer::new(config.clone(), seed(node))).collect(),
         made: vec![0; nodes as usize],
         caches: Caches::new(nodes, plan.budget_bytes, plan.old_bytes),
@@ -156,29 +153,25 @@ pub fn run(
         world.queue.push(ps(offset_us * 1e-6), node, Event::Produce(node));
     }
     let all = u64::from(nodes) * u64::from(plan.frames);
-    let mut trace = Trace::default();
-    let mut events = 0_u64;
-    while let Some(due) = world.queue.pop() {
-        if due.time_ps >= TIME_MAX_PS {
-            return Err(Error::new(ErrorKind::TooLarge, "the run passes 106 days of simulated time"));
-        }
-        events += 1;
-        trace.word(due.time_ps);
-        trace.word(u64::from(due.node) << 36 ^ due.event.code());
-        world.handle(due.time_ps, due.event);
-        if events.is_multiple_of(1 << 18) && control(world.settled, all).is_break() {
-            return Ok(None);
-        }
-    }
-    Ok(Some(world.outcome(events, trace.digest())))
+    let ran = drive(&mut world, all, control)?;
+    Ok(ran.map(|ran| world.outcome(ran)))
 }
 
-impl World<'_> {
-    fn handle(&mut self, now_ps: u64, event: Event) {
+impl Events for World<'_> {
+    type Event = Event;
+
+    fn queue(&mut self) -> &mut Queue<Event> {
+        &mut self.queue
+    }
+
+    fn steps(&self) -> u64 {
+        self.settled
+    }
+
+    fn handle(&mut self, now_ps: u64, _: u32, event: Event) -> Result<()> {
         match event {
-            Event::Hop(message) => self.network.on_hop(&mut self.queue, now_ps, message),
-            Event::FlowEnd(flow) => self.network.on_flow_end(&mut self.queue, now_ps, flow),
-            Event::Settle => self.network.on_settle(&mut self.queue, now_ps),
+            Event::Network(step) => self.network.step(&mut self.queue, now_ps, step),
+            Event::Turn(turn) => self.daemons.turn(&mut self.queue, now_ps, turn),
             Event::Produce(node) => {
                 let made = &mut self.made[node as usize];
                 let number = u64::from(*made);
@@ -188,10 +181,11 @@ impl World<'_> {
                     self.queue.push(next_ps, node, Event::Produce(node));
                 }
                 // The number is far below the limit of frame numbers: `made` is a u32.
-                let Ok(frame) = FrameNo::new(number) else { return };
+                let Ok(frame) = FrameNo::new(number) else { return Ok(()) };
                 self.step(now_ps, node, Input::Submit { frame, bytes: self.plan.frame_bytes });
             }
             Event::Arrive(number) => self.arrive(now_ps, number),
+            Event::Served(number) => self.store(now_ps, number),
             Event::Stored(number) => self.reply(now_ps, number),
             Event::Answer(number) => {
                 let flight = self.forget(number);
@@ -208,8 +202,11 @@ impl World<'_> {
                 self.step(now_ps, flight.writer, input);
             }
         }
+        Ok(())
     }
+}
 
+impl World<'_> {
     fn forget(&mut self, number: u32) -> Flight {
         self.unused.push(number);
         self.flights[number as usize]
@@ -262,7 +259,8 @@ impl World<'_> {
             self.queue.push(now_ps, node, Event::Arrive(number));
         } else {
             let bytes = self.plan.frame_bytes + self.job.cluster.daemon.request_bytes;
-            self.network.send(&mut self.queue, now_ps, writer, node, bytes, Event::Arrive(number));
+            let sending = Sending { now: now_ps, from: writer, to: node, bytes };
+            self.network.send(&mut self.queue, sending, Event::Arrive(number));
         }
     }
 
@@ -277,7 +275,15 @@ impl World<'_> {
         let service = &self.job.cluster.daemon.insert_us;
         let counter = u64::from(flight.writer) << 32 | flight.frame.get();
         let service_ps = service.draw_ps(self.random, node, Stream::Service, counter);
-        let (_, served_ps) = self.daemons.serve(now_ps, node, service_ps);
+        let done = Event::Served(number);
+        if let Some(served_ps) = self.daemons.serve(&mut self.queue, now_ps, node, service_ps, done) {
+            self.store(served_ps, number);
+        }
+    }
+
+    /// The daemon stores a frame, or has no room for it.
+    fn store(&mut self, served_ps: u64, number: u32) {
+        let node = self.flights[number as usize].node;
         if !self.caches.put(node, self.plan.frame_bytes) {
             self.flights[number as usize].is_full = true;
             self.queue.push(served_ps, node, Event::Stored(number));
@@ -296,10 +302,11 @@ impl World<'_> {
             return;
         }
         let bytes = self.job.cluster.daemon.reply_bytes;
-        self.network.send(&mut self.queue, now_ps, flight.node, flight.writer, bytes, Event::Answer(number));
+        let sending = Sending { now: now_ps, from: flight.node, to: flight.writer, bytes };
+        self.network.send(&mut self.queue, sending, Event::Answer(number));
     }
 
-    fn outcome(self, events: u64, trace_hash: u64) -> Outcome {
+    fn outcome(self, ran: Ran) -> Outcome {
         let job = self.job;
         let mut total = Counters::default();
         for counters in self.writers.iter().map(Writer::counters) {
@@ -352,8 +359,8 @@ impl World<'_> {
             ideal_bytes_per_s: 0.0,
             retries: total.resent,
             unfinished: self.writers.iter().filter(|writer| writer.in_flight() > 0).count() as u32,
-            events,
-            trace_hash,
+            events: ran.events,
+            trace_hash: ran.trace_hash,
             phases: vec![phase],
             ends: self.ends,
             slowest_stretch: self.slowest.kept().iter().map(stretch).collect(),
@@ -368,8 +375,10 @@ impl World<'_> {
 mod tests {
     use super::*;
     use crate::cluster::Cluster;
+    use crate::daemon::Discipline;
     use crate::network::Fidelity;
     use crate::work::Work;
+    use std::ops::ControlFlow;
 
     fn job(nodes: u32, plan: Push) -> Job {
         Job {
@@ -412,6 +421,10 @@ mod tests {
             assert_eq!((extra(&found, "frames"), extra(&found, "pushed")), (640, 640));
             assert_eq!((found.bytes, extra(&found, "stored_bytes")), (640 * 4_000_000, 640 * 4_000_000));
             assert_eq!(found.unfinished, 0);
+            let mut shared = Job { fidelity, ..job(64, plan()) };
+            shared.cluster.daemon.discipline = Discipline::Sharing;
+            let found = outcome(&shared);
+            assert_eq!((found.bytes, extra(&found, "stored_bytes")), (640 * 4_000_000, 640 * 4_000_000));
         }
     }
 

@@ -4,11 +4,12 @@
 //! the rank's number, and what the rank does follows from its place in the program.
 
 use crate::cluster::Cluster;
-use crate::daemon::Daemons;
+use crate::daemon::{Daemons, Turn};
 use crate::disk::Disks;
+use crate::engine::{Control, Events, Happening, Ran, drive};
 use crate::job::Job;
 use crate::measure::{Histogram, Slowest, Timeline};
-use crate::network::{Fidelity, Network, NetworkEvent};
+use crate::network::{Carrier, Fidelity, Network, Sending, Step};
 use crate::outcome::{Outcome, Phase};
 use crate::placement::owner;
 use crate::prefetch::soon;
@@ -18,10 +19,8 @@ use crate::random::{Random, Stream, mix};
 use crate::shared_store::SharedStore;
 use crate::spread::Spread;
 use crate::time::{Rate, TIME_MAX_PS, ps};
-use crate::trace::Trace;
 use crate::work::Work;
 use crate::{math, topology};
-use std::ops::ControlFlow;
 use zazen_core::{Error, ErrorKind, Result};
 
 /// What happens. The number is a rank's, but for the network's own events and failures.
@@ -39,26 +38,25 @@ enum Event {
     Data(u32),
     /// The rank asks again.
     Again(u32),
-    Hop(u32),
-    FlowEnd(u32),
-    Settle,
+    Network(Step),
+    Turn(Turn),
     Fail(u32),
     Repair(u32),
 }
 
-impl NetworkEvent for Event {
-    fn hop(message: u32) -> Event {
-        Event::Hop(message)
-    }
-    fn flow_end(flow: u32) -> Event {
-        Event::FlowEnd(flow)
-    }
-    fn settle() -> Event {
-        Event::Settle
+impl From<Step> for Event {
+    fn from(step: Step) -> Event {
+        Event::Network(step)
     }
 }
 
-impl Event {
+impl From<Turn> for Event {
+    fn from(turn: Turn) -> Event {
+        Event::Turn(turn)
+    }
+}
+
+impl Happening for Event {
     fn code(self) -> u64 {
         let (kind, number) = match self {
             Event::Ready(rank) => (0, rank),
@@ -67,9 +65,8 @@ impl Event {
             Event::Fetched(rank) => (3, rank),
             Event::Data(rank) => (4, rank),
             Event::Again(rank) => (5, rank),
-            Event::Hop(message) => (6, message),
-            Event::FlowEnd(flow) => (7, flow),
-            Event::Settle => (8, 0),
+            Event::Network(step) => return step.code(),
+            Event::Turn(Turn(node)) => (11, node),
             Event::Fail(node) => (9, node),
             Event::Repair(node) => (10, node),
         };
@@ -96,24 +93,11 @@ struct Rank {
 const RANK_BYTES: u64 = size_of::<Rank>() as u64;
 /// Of a pending event, with the room that growing vectors keep.
 const EVENT_BYTES: u64 = 24 * 5 / 2;
-/// Events between two looks at the control.
-const EVENTS_BETWEEN_LOOKS: u64 = 1 << 18;
 /// How many events ahead rows are fetched, and then links, which are named by the rows.
 const ROWS_AHEAD: usize = 16;
 const LINKS_AHEAD: usize = 7;
 /// Attempts of a request before its rank gives up.
 const ATTEMPTS_MAX: u16 = 64;
-
-/// How far a run is.
-#[derive(Clone, Copy, Debug)]
-pub struct Progress {
-    /// Steps that ranks have done.
-    pub steps: u64,
-    /// Steps that they will have done.
-    pub steps_all: u64,
-    /// Events so far.
-    pub events: u64,
-}
 
 /// Estimated memory of a run, in bytes.
 pub fn memory_bytes(job: &Job) -> Result<u64> {
@@ -121,7 +105,9 @@ pub fn memory_bytes(job: &Job) -> Result<u64> {
     let topology = topology::parse(&job.network)?.of(job.nodes)?;
     let network = Network::<Event>::bytes_per_node(job.fidelity, &topology, job.nodes);
     let disk = 8 + 4 + if job.cluster.disk.dirty_bytes_max > 0 { 16 } else { 0 };
-    let node = network + disk + 8 * u64::from(job.cluster.daemon.workers) + 16;
+    let daemon = &job.cluster.daemon;
+    let daemon = Daemons::<Event>::bytes_per_node(daemon.workers, daemon.discipline);
+    let node = network + disk + daemon + 16;
     let program = match &job.work {
         Work::Program(program) => program,
         Work::Push(_) => {
@@ -165,7 +151,7 @@ struct World<'a> {
     queue: Queue<Event>,
     network: Network<Event>,
     disks: Disks,
-    daemons: Daemons,
+    daemons: Daemons<Event>,
     shared: SharedStore,
     ranks: Vec<Rank>,
     /// By node, if nodes can be down.
@@ -180,7 +166,6 @@ struct World<'a> {
     ends: Histogram,
     slowest: Slowest,
     disk_busy: Timeline,
-    daemon_busy: Timeline,
     shared_busy: Timeline,
     steps: u64,
     bytes: u64,
@@ -195,22 +180,14 @@ struct World<'a> {
 ///
 /// `InvalidArgument` or `Config` if the job cannot be, and `TooLarge` if it passes 106 days of
 /// simulated time.
-pub fn run(job: &Job, control: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<Option<Outcome>> {
+pub fn run(job: &Job, control: Control<'_>) -> Result<Option<Outcome>> {
     job.check()?;
     let topology = topology::parse(&job.network)?.of(job.nodes)?;
     match &job.work {
         Work::Program(program) => run_program(job, program, topology, control),
-        Work::Push(push) => crate::push::run(job, push, topology, &mut |steps, steps_all| {
-            control(Progress { steps, steps_all, events: 0 })
-        }),
-        Work::Names(names) => crate::namespace::run(job, names, topology, &mut |steps, steps_all, events| {
-            control(Progress { steps, steps_all, events })
-        }),
-        Work::Fetching(fetching) => {
-            crate::fetching::run(job, fetching, &topology, &mut |steps, steps_all| {
-                control(Progress { steps, steps_all, events: 0 })
-            })
-        }
+        Work::Push(push) => crate::push::run(job, push, topology, control),
+        Work::Names(names) => crate::namespace::run(job, names, topology, control),
+        Work::Fetching(fetching) => crate::fetching::run(job, fetching, &topology, control),
         Work::View(view) => {
             let (program, matched) = crate::view::program(job, view)?;
             let outcome = run_program(job, &program, topology, control)?;
@@ -228,7 +205,7 @@ fn run_program(
     job: &Job,
     program: &Program,
     topology: topology::Topology,
-    control: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    control: Control<'_>,
 ) -> Result<Option<Outcome>> {
     let cluster = &job.cluster;
     let random = Random::new(job.seed);
@@ -246,7 +223,7 @@ fn run_program(
             cluster.disk_costs(),
             crate::speeds::stretches(cluster, job.nodes, random),
         ),
-        daemons: Daemons::new(job.nodes, cluster.daemon.workers),
+        daemons: Daemons::new(job.nodes, cluster.daemon.workers, cluster.daemon.discipline),
         shared: SharedStore::new(job.nodes, cluster.shared_costs()),
         ranks: (0..ranks)
             .map(|rank| {
@@ -264,7 +241,6 @@ fn run_program(
         ends: Histogram::new(),
         slowest: Slowest::default(),
         disk_busy: Timeline::new(),
-        daemon_busy: Timeline::new(),
         shared_busy: Timeline::new(),
         steps: 0,
         bytes: 0,
@@ -281,28 +257,8 @@ fn run_program(
         );
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
-    let mut trace = Trace::default();
-    let mut events = 0_u64;
-    let steps_all = job.work.steps(u64::from(ranks));
-    while world.running > 0
-        && let Some(due) = world.queue.pop()
-    {
-        if due.time_ps >= TIME_MAX_PS {
-            let why = "the run passes 106 days of simulated time; give it less to do";
-            return Err(Error::new(ErrorKind::TooLarge, why));
-        }
-        events += 1;
-        world.expect();
-        trace.word(due.time_ps);
-        trace.word(u64::from(due.node) << 36 ^ due.event.code());
-        world.handle(due.time_ps, due.node, due.event);
-        if events.is_multiple_of(EVENTS_BETWEEN_LOOKS)
-            && control(Progress { steps: world.steps, steps_all, events }).is_break()
-        {
-            return Ok(None);
-        }
-    }
-    Ok(Some(world.outcome(events, trace.digest())))
+    let ran = drive(&mut world, job.work.steps(u64::from(ranks)), control)?;
+    Ok(ran.map(|ran| world.outcome(ran)))
 }
 
 fn phases(program: &Program) -> Vec<Phase> {
@@ -318,6 +274,86 @@ fn phases(program: &Program) -> Vec<Phase> {
         }
     };
     program.phases.iter().enumerate().map(of).collect()
+}
+
+impl Events for World<'_> {
+    type Event = Event;
+
+    fn queue(&mut self) -> &mut Queue<Event> {
+        &mut self.queue
+    }
+
+    fn is_over(&self) -> bool {
+        self.running == 0
+    }
+
+    fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Has the rows of events to come fetched.
+    #[inline]
+    fn expect(&self) {
+        match self.queue.ahead(ROWS_AHEAD) {
+            Some((_, Event::Network(Step::Hop(message)))) => self.network.expect_hop(message),
+            Some((
+                _,
+                Event::Ready(rank)
+                | Event::Arrive(rank)
+                | Event::Served(rank)
+                | Event::Fetched(rank)
+                | Event::Data(rank)
+                | Event::Again(rank),
+            )) => soon(self.ranks.get(rank as usize)),
+            _ => {}
+        }
+        if let Some((_, Event::Network(Step::Hop(message)))) = self.queue.ahead(LINKS_AHEAD) {
+            self.network.expect_link(message);
+        }
+    }
+
+    fn handle(&mut self, now_ps: u64, node: u32, event: Event) -> Result<()> {
+        match event {
+            Event::Ready(rank) => {
+                self.complete(now_ps, rank);
+                self.proceed(now_ps, rank);
+            }
+            Event::Again(rank) => self.proceed(now_ps, rank),
+            Event::Network(step) => self.network.step(&mut self.queue, now_ps, step),
+            Event::Turn(turn) => self.daemons.turn(&mut self.queue, now_ps, turn),
+            Event::Fail(failed) => {
+                self.is_down[failed as usize] = true;
+                let back_ps = now_ps + ps(self.cluster.failures.repair_s);
+                self.queue.push(back_ps, failed, Event::Repair(failed));
+            }
+            Event::Repair(repaired) => {
+                self.is_down[repaired as usize] = false;
+                // The draw's number grows with time, so that each failure has one of its own.
+                self.schedule_failure(now_ps, repaired, now_ps);
+            }
+            Event::Arrive(rank) | Event::Served(rank) | Event::Fetched(rank) if self.is_down(node) => {
+                // Nobody answers: the rank asks a replica when its patience ends.
+                let home = self.node_of(rank);
+                self.retries += 1;
+                self.ranks[rank as usize].attempt += 1;
+                self.queue.push(now_ps + self.timeout_ps, home, Event::Again(rank));
+            }
+            Event::Arrive(rank) => self.arrive(now_ps, node, rank),
+            Event::Served(rank) => self.served(now_ps, node, rank),
+            Event::Fetched(rank) => {
+                let Op::Read(bytes, _) = *self.op(rank) else { return Ok(()) };
+                let home = self.node_of(rank);
+                let sending = Sending { now: now_ps, from: node, to: home, bytes };
+                self.network.send(&mut self.queue, sending, Event::Data(rank));
+            }
+            Event::Data(rank) => {
+                let Op::Read(bytes, _) = *self.op(rank) else { return Ok(()) };
+                let copied_ps = now_ps.saturating_add(self.fuse_rate.time_ps(bytes));
+                self.queue.push(copied_ps, node, Event::Ready(rank));
+            }
+        }
+        Ok(())
+    }
 }
 
 impl<'a> World<'a> {
@@ -341,27 +377,6 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Has the rows of events to come fetched.
-    #[inline]
-    fn expect(&self) {
-        match self.queue.ahead(ROWS_AHEAD) {
-            Some((_, Event::Hop(message))) => self.network.expect_hop(message),
-            Some((
-                _,
-                Event::Ready(rank)
-                | Event::Arrive(rank)
-                | Event::Served(rank)
-                | Event::Fetched(rank)
-                | Event::Data(rank)
-                | Event::Again(rank),
-            )) => soon(self.ranks.get(rank as usize)),
-            _ => {}
-        }
-        if let Some((_, Event::Hop(message))) = self.queue.ahead(LINKS_AHEAD) {
-            self.network.expect_link(message);
-        }
-    }
-
     fn schedule_failure(&mut self, now_ps: u64, node: u32, count: u64) {
         let mean_s = self.cluster.failures.mtbf_hours * 3600.0;
         let wait_ps = ps(mean_s * self.random.exponential(node, Stream::Failure, count));
@@ -376,48 +391,6 @@ impl<'a> World<'a> {
 
     fn is_down(&self, node: u32) -> bool {
         self.is_down.get(node as usize).copied().unwrap_or(false)
-    }
-
-    fn handle(&mut self, now_ps: u64, node: u32, event: Event) {
-        match event {
-            Event::Ready(rank) => {
-                self.complete(now_ps, rank);
-                self.proceed(now_ps, rank);
-            }
-            Event::Again(rank) => self.proceed(now_ps, rank),
-            Event::Hop(message) => self.network.on_hop(&mut self.queue, now_ps, message),
-            Event::FlowEnd(flow) => self.network.on_flow_end(&mut self.queue, now_ps, flow),
-            Event::Settle => self.network.on_settle(&mut self.queue, now_ps),
-            Event::Fail(failed) => {
-                self.is_down[failed as usize] = true;
-                let back_ps = now_ps + ps(self.cluster.failures.repair_s);
-                self.queue.push(back_ps, failed, Event::Repair(failed));
-            }
-            Event::Repair(repaired) => {
-                self.is_down[repaired as usize] = false;
-                // The draw's number grows with time, so that each failure has one of its own.
-                self.schedule_failure(now_ps, repaired, now_ps);
-            }
-            Event::Arrive(rank) | Event::Served(rank) | Event::Fetched(rank) if self.is_down(node) => {
-                // Nobody answers: the rank asks a replica when its patience ends.
-                let home = self.node_of(rank);
-                self.retries += 1;
-                self.ranks[rank as usize].attempt += 1;
-                self.queue.push(now_ps + self.timeout_ps, home, Event::Again(rank));
-            }
-            Event::Arrive(rank) => self.arrive(now_ps, node, rank),
-            Event::Served(rank) => self.served(now_ps, node, rank),
-            Event::Fetched(rank) => {
-                let Op::Read(bytes, _) = *self.op(rank) else { return };
-                let home = self.node_of(rank);
-                self.network.send(&mut self.queue, now_ps, node, home, bytes, Event::Data(rank));
-            }
-            Event::Data(rank) => {
-                let Op::Read(bytes, _) = *self.op(rank) else { return };
-                let copied_ps = now_ps.saturating_add(self.fuse_rate.time_ps(bytes));
-                self.queue.push(copied_ps, node, Event::Ready(rank));
-            }
-        }
     }
 
     /// The step that the rank waits in.
@@ -511,8 +484,8 @@ impl<'a> World<'a> {
                 let Some(server) = self.server(rank, *place) else { return self.give_up(rank) };
                 if server != node {
                     let bytes = self.cluster.daemon.request_bytes;
-                    let at_ps = now_ps + self.fuse_ps;
-                    self.network.send(&mut self.queue, at_ps, node, server, bytes, Event::Arrive(rank));
+                    let sending = Sending { now: now_ps + self.fuse_ps, from: node, to: server, bytes };
+                    self.network.send(&mut self.queue, sending, Event::Arrive(rank));
                 } else {
                     self.queue.push(now_ps + self.fuse_ps, node, Event::Arrive(rank));
                 }
@@ -552,8 +525,9 @@ impl<'a> World<'a> {
                     if self.ranks[rank as usize].attempt >= ATTEMPTS_MAX {
                         return self.give_up(rank);
                     }
-                    let request = self.cluster.daemon.request_bytes;
-                    self.network.send(&mut self.queue, now_ps, node, holder, request, Event::Arrive(rank));
+                    let bytes = self.cluster.daemon.request_bytes;
+                    let sending = Sending { now: now_ps, from: node, to: holder, bytes };
+                    self.network.send(&mut self.queue, sending, Event::Arrive(rank));
                     return;
                 }
             }
@@ -645,9 +619,10 @@ impl<'a> World<'a> {
             let network = &self.cluster.network;
             service_ps += ps((2.0 * (network.latency_us + 2.0 * network.overhead_us)) * 1e-6);
         }
-        let (start_ps, end_ps) = self.daemons.serve(now_ps, node, service_ps);
-        self.daemon_busy.add(start_ps, end_ps);
-        self.queue.push(end_ps, node, Event::Served(rank));
+        let done = Event::Served(rank);
+        if let Some(end_ps) = self.daemons.serve(&mut self.queue, now_ps, node, service_ps, done) {
+            self.queue.push(end_ps, node, done);
+        }
     }
 
     fn served(&mut self, now_ps: u64, node: u32, rank: u32) {
@@ -665,7 +640,8 @@ impl<'a> World<'a> {
             }
             _ => {
                 let bytes = self.cluster.daemon.reply_bytes;
-                self.network.send(&mut self.queue, now_ps, node, home, bytes, Event::Ready(rank));
+                let sending = Sending { now: now_ps, from: node, to: home, bytes };
+                self.network.send(&mut self.queue, sending, Event::Ready(rank));
             }
         }
     }
@@ -697,7 +673,7 @@ impl<'a> World<'a> {
         (2 * rounds * round_ps).saturating_add(moving_ps)
     }
 
-    fn outcome(self, events: u64, trace_hash: u64) -> Outcome {
+    fn outcome(self, ran: Ran) -> Outcome {
         let job = self.job;
         let (messages, message_bytes) = self.network.sent();
         let slowest_stretch = self.slowest.kept().iter();
@@ -729,15 +705,15 @@ impl<'a> World<'a> {
             ideal_bytes_per_s: ideal(job, self.program),
             retries: self.retries,
             unfinished: self.started - self.ends.count() as u32,
-            events,
-            trace_hash,
+            events: ran.events,
+            trace_hash: ran.trace_hash,
             phases,
             ends: self.ends,
             slowest: self.slowest,
             slowest_stretch,
             busy: vec![
                 ("disk", self.disk_busy, nodes),
-                ("daemon", self.daemon_busy, nodes * workers),
+                ("daemon", self.daemons.into_busy(), nodes * workers),
                 ("shared store", self.shared_busy, 0.0),
             ],
             extra: Vec::new(),

@@ -1,8 +1,29 @@
 //! Collectives among the ranks of one process: what MPI would do with the steps of all ranks.
 
 use crate::mutant::Mutant;
-use zazen_assign::{Answer, Blocks, Shared, Step, check_blocks, two_bit};
+use zazen_assign::{Answer, Assignment, Blocks, Input, Machine, Shared, Step, check_blocks, two_bit};
 use zazen_core::{Error, ErrorKind, Result};
+
+/// Lets ranks agree on who reads what, with the collectives that jobs of the fault simulation use.
+pub fn assign(inputs: Vec<Input>) -> Result<Vec<Assignment>> {
+    let size = inputs.len();
+    let ranks = inputs.into_iter().enumerate();
+    let mut machines: Vec<Machine> =
+        ranks.map(|(rank, input)| Machine::new(input, rank, size)).collect::<Result<_>>()?;
+    let mut answers: Vec<Answer> = (0..size).map(|_| Answer::Start).collect();
+    loop {
+        let steps = machines.iter_mut().zip(answers).map(|(machine, answer)| machine.step(answer));
+        let steps: Vec<Step> = steps.collect::<Result<_>>()?;
+        if steps.iter().all(|step| matches!(step, Step::Done(_))) {
+            let assigned = steps.into_iter().filter_map(|step| match step {
+                Step::Done(assignment) => Some(*assignment),
+                _ => None,
+            });
+            return Ok(assigned.collect());
+        }
+        answers = exchange(steps, None)?;
+    }
+}
 
 fn mixed() -> Error {
     Error::new(ErrorKind::Protocol, "the ranks ask for different collectives")

@@ -58,7 +58,9 @@ mod world;
 mod writer;
 mod writing;
 
+pub use collective::assign;
 pub use mutant::Mutant;
-pub use namespace::{NamespaceOutcome, run_namespace, tell_namespace};
+pub use namespace::{NamespaceOutcome, begin_node, run_namespace, run_namespace_over, tell_namespace};
 pub use run::{Outcome, Stats, run, tell};
 pub use zazen_namespace::Planted;
+pub use zazen_sim::Fidelity;

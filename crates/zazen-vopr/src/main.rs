@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
-use zazen_vopr::{Mutant, Outcome, Planted, Stats, run, run_namespace, tell, tell_namespace};
+use zazen_vopr::{Fidelity, Mutant, Outcome, Planted, Stats, run, tell, tell_namespace};
 
 /// Simulates whole clusters with faults, one for each seed, and checks that no promise is broken.
 #[derive(Parser)]
@@ -28,6 +28,10 @@ struct Arguments {
     /// Simulates namespaces instead of caches.
     #[arg(long)]
     namespace: bool,
+    /// With `--namespace`: packets go over a network of the simulator, loggp, path, flow or hop,
+    /// and meet the faults above it.
+    #[arg(long, requires = "namespace", value_name = "FIDELITY")]
+    over: Option<Fidelity>,
     /// Threads, each of which runs seeds of its own.
     #[arg(long, default_value_t = std::thread::available_parallelism().map_or(1, usize::from))]
     threads: usize,
@@ -83,10 +87,10 @@ fn namespaces(arguments: &Arguments) -> ExitCode {
     }
     let planted = planted.flatten();
     if let Some(seed) = arguments.seed {
-        let (first, story) = tell_namespace(seed, planted, arguments.story);
+        let (first, story) = tell_namespace(seed, planted, arguments.over, arguments.story);
         story.iter().for_each(|line| say(line));
         say(&format!("seed {seed}: {first:?}"));
-        let same = first == run_namespace(seed, planted);
+        let same = first == tell_namespace(seed, planted, arguments.over, false).0;
         if !same {
             say(&format!("seed {seed}: a second run differs; runs must not differ"));
         }
@@ -106,7 +110,7 @@ fn namespaces(arguments: &Arguments) -> ExitCode {
                     if seed >= end || is_found {
                         return;
                     }
-                    let outcome = run_namespace(seed, planted);
+                    let outcome = tell_namespace(seed, planted, arguments.over, false).0;
                     let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
                     *sums = (sums.0 + outcome.events, sums.1 + outcome.answers, sums.2 + outcome.faults);
                     drop(sums);
@@ -131,7 +135,9 @@ fn namespaces(arguments: &Arguments) -> ExitCode {
         None => ExitCode::SUCCESS,
         Some((seed, violation)) => {
             say(&format!("seed {seed} breaks a promise: {violation}"));
-            say(&format!("to see it again: cargo run -p zazen-vopr -- --namespace --seed {seed} --story"));
+            let over = arguments.over.map_or(String::new(), |over| format!(" --over {}", over.name()));
+            let again = format!("cargo run -p zazen-vopr -- --namespace{over} --seed {seed} --story");
+            say(&format!("to see it again: {again}"));
             ExitCode::FAILURE
         }
     }

@@ -1,4 +1,5 @@
-//! The simulated network: connections that carry bytes in order, and what may become of them.
+//! The simulated network: connections that carry bytes in order, and what may become of them. To
+//! the world it is a [`Carrier`], as the simulator's networks are.
 //!
 //! Fault model. Between hosts each piece of a message takes a time of its own, so that messages of
 //! different connections overtake each other. A connection may go silent for good in one direction
@@ -11,6 +12,7 @@ use crate::profile::NetFaults;
 use crate::scheduler::MS;
 use std::collections::{BTreeMap, BTreeSet};
 use zazen_env::SeededRandom;
+use zazen_sim::network::{Carrier, Schedule, Sending};
 
 /// Who called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,12 +38,26 @@ pub(crate) struct Conn {
     silent: [bool; 2],
 }
 
-/// What the network decided to deliver: after a delay, on a connection, bytes or (`None`) a reset.
-pub(crate) struct Delivery {
-    pub(crate) at_ns: u64,
+/// What is sent: bytes over a connection, to the daemon's end or to the caller's.
+pub(crate) struct Message {
+    pub(crate) conn: u64,
+    pub(crate) to_server: bool,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// What becomes of it: bytes come in; `None` is a reset.
+pub(crate) struct Arrival {
     pub(crate) conn: u64,
     pub(crate) to_server: bool,
     pub(crate) bytes: Option<Vec<u8>>,
+}
+
+/// A world whose messages meet faults.
+pub(crate) trait Rough: Schedule<Arrival> {
+    /// Which, and how often.
+    fn faults(&self) -> NetFaults;
+    /// The world's random numbers.
+    fn random(&mut self) -> &mut SeededRandom;
 }
 
 /// All connections.
@@ -73,6 +89,12 @@ impl Net {
         self.conns.remove(&conn);
     }
 
+    /// Between which hosts a connection's bytes go.
+    pub(crate) fn way(&self, conn: u64, to_server: bool) -> Option<(usize, usize)> {
+        let end = self.conns.get(&conn)?;
+        Some(if to_server { (end.host, end.node) } else { (end.node, end.host) })
+    }
+
     /// Connections to a node, in order.
     pub(crate) fn of_node(&self, node: usize) -> BTreeSet<u64> {
         self.conns.iter().filter(|(_, conn)| conn.node == node).map(|(id, _)| *id).collect()
@@ -88,87 +110,80 @@ impl Net {
         self.parted.clear();
     }
 
-    /// Sends a message over `conn` at `now_ns`.
-    pub(crate) fn send(
-        &mut self,
-        conn: u64,
-        to_server: bool,
-        bytes: Vec<u8>,
-        now_ns: u64,
-        faults: &NetFaults,
-        random: &mut SeededRandom,
-    ) -> Vec<Delivery> {
-        let mut deliveries = Vec::new();
-        let Some(end) = self.conns.get(&conn) else { return deliveries };
-        let (from, to) = if to_server { (end.host, end.node) } else { (end.node, end.host) };
-        let is_local = from == to;
-        let may_fail = !is_local && !self.calm;
-        if may_fail && to_server && random.below(1000) < faults.doubled {
-            let (host, node) = (end.host, end.node);
-            self.faults += 1;
-            let ghost = self.connect(Caller::Ghost, host, node);
-            let at_ns = now_ns + random.below(200 * MS);
-            deliveries.push(Delivery { at_ns, conn: ghost, to_server, bytes: Some(bytes.clone()) });
-        }
-        let twice = may_fail && !to_server && random.below(1000) < faults.doubled;
-        self.faults += u64::from(twice);
-        self.send_once(conn, to_server, &bytes, now_ns, (from, to), faults, random, &mut deliveries);
-        if twice {
-            let again_ns = now_ns + random.below(400 * MS);
-            self.send_once(conn, to_server, &bytes, again_ns, (from, to), faults, random, &mut deliveries);
-        }
-        deliveries
-    }
-
-    #[allow(clippy::too_many_arguments)] // one message's way, cut out of `send` for its length
-    fn send_once(
-        &mut self,
-        conn: u64,
-        to_server: bool,
-        bytes: &[u8],
-        now_ns: u64,
-        way: (usize, usize),
-        faults: &NetFaults,
-        random: &mut SeededRandom,
-        deliveries: &mut Vec<Delivery>,
-    ) {
-        let may_fail = way.0 != way.1 && !self.calm;
+    fn send_once(&mut self, world: &mut impl Rough, sending: Sending, message: &Message) {
+        let Sending { now: now_ns, from, to, .. } = sending;
+        let Message { conn, to_server, ref bytes } = *message;
+        let (faults, way) = (world.faults(), (from as usize, to as usize));
+        let may_fail = from != to && !self.calm;
         let parted_until = self.parted.get(&way).copied().filter(|until| may_fail && *until > now_ns);
         let Some(end) = self.conns.get_mut(&conn) else { return };
         let direction = usize::from(to_server);
-        if may_fail && random.below(1000) < faults.lost || parted_until.is_some() && random.percent(50) {
+        if may_fail && world.random().below(1000) < faults.lost
+            || parted_until.is_some() && world.random().percent(50)
+        {
             end.silent[direction] = true;
             self.faults += 1;
         }
         if end.silent[direction] {
             return;
         }
-        let pieces = if way.0 == way.1 { 1 } else { 1 + random.below(3) as usize };
-        let reset_after =
-            (may_fail && random.below(1000) < faults.reset).then(|| random.below(pieces as u64));
+        let pieces = if from == to { 1 } else { 1 + world.random().below(3) as usize };
+        let reset_after = (may_fail && world.random().below(1000) < faults.reset)
+            .then(|| world.random().below(pieces as u64));
         let piece_bytes = bytes.len().div_ceil(pieces).max(1);
         for (at, piece) in bytes.chunks(piece_bytes).enumerate() {
-            let delay = match (way.0 == way.1, random.below(20)) {
-                (true, _) => 20_000 + random.below(100_000),
-                (false, 0) => random.below(faults.delay_max_ns),
-                (false, _) => MS / 10 + random.below(2 * MS),
+            let delay = match (from == to, world.random().below(20)) {
+                (true, _) => 20_000 + world.random().below(100_000),
+                (false, 0) => world.random().below(faults.delay_max_ns),
+                (false, _) => MS / 10 + world.random().below(2 * MS),
             };
             let start = now_ns.max(parted_until.unwrap_or(0));
             let at_ns = (start + delay).max(end.ready_ns[direction] + 1);
             end.ready_ns[direction] = at_ns;
             if reset_after == Some(at as u64) {
                 self.faults += 1;
-                let reset = |to_server| Delivery { at_ns, conn, to_server, bytes: None };
-                deliveries.extend([reset(true), reset(false)]);
+                for to_server in [true, false] {
+                    world.schedule(at_ns, to, Arrival { conn, to_server, bytes: None });
+                }
                 return;
             }
             let mut piece = piece.to_vec();
-            if may_fail && random.below(1000) < faults.flipped {
+            if may_fail && world.random().below(1000) < faults.flipped {
                 self.faults += 1;
-                let bit = random.below(piece.len() as u64 * 8);
+                let bit = world.random().below(piece.len() as u64 * 8);
                 piece[(bit / 8) as usize] ^= 1 << (bit % 8);
             }
-            deliveries.push(Delivery { at_ns, conn, to_server, bytes: Some(piece) });
+            world.schedule(at_ns, to, Arrival { conn, to_server, bytes: Some(piece) });
+        }
+    }
+}
+
+impl<W: Rough> Carrier<W> for Net {
+    type Message = Message;
+
+    /// The faults are drawn from the world's random numbers.
+    fn send(&mut self, world: &mut W, sending: Sending, message: Message) {
+        let Sending { now: now_ns, from, to, .. } = sending;
+        let doubled = world.faults().doubled;
+        let may_fail = from != to && !self.calm;
+        let doubles = may_fail && world.random().below(1000) < doubled;
+        if message.to_server {
+            if doubles {
+                let (host, node) = (from as usize, to as usize);
+                self.faults += 1;
+                let conn = self.connect(Caller::Ghost, host, node);
+                let at_ns = now_ns + world.random().below(200 * MS);
+                let bytes = Some(message.bytes.clone());
+                world.schedule(at_ns, to, Arrival { conn, to_server: true, bytes });
+            }
+            self.send_once(world, sending, &message);
+            return;
+        }
+        self.faults += u64::from(doubles);
+        self.send_once(world, sending, &message);
+        if doubles {
+            let again_ns = now_ns + world.random().below(400 * MS);
+            self.send_once(world, Sending { now: again_ns, ..sending }, &message);
         }
     }
 }

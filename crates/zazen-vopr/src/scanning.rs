@@ -84,6 +84,8 @@ impl World {
                 let delay = self.backing_delay();
                 self.later(at.0, Task::Look { conn: at.1, scan: at.2 }, delay);
             }
+            // Simulated looks do not announce themselves: their delay is drawn for each.
+            hand_out::Action::Announce { .. } => {}
             hand_out::Action::HandOut(place) => {
                 let entry = entry(state, place);
                 let pending = state.pending.as_mut()?;

@@ -4,15 +4,16 @@ use crate::backing::Backing;
 use crate::checks::Checks;
 use crate::content::FrameId;
 use crate::mutant::Mutant;
-use crate::net::Net;
+use crate::net::{Arrival, Message, Net, Rough};
 use crate::node::Node;
-use crate::profile::Profile;
+use crate::profile::{NetFaults, Profile};
 use crate::rank::Job;
 use crate::scheduler::{Scheduler, Trace};
 use crate::writer::WriterSim;
 use std::collections::BTreeMap;
 use zazen_core::{ErrorKind, RunSet};
 use zazen_env::SeededRandom;
+use zazen_sim::network::{Carrier, Schedule, Sending};
 
 pub(crate) use crate::scheduler::MS;
 
@@ -131,6 +132,24 @@ pub(crate) struct World {
     pub(crate) story: Option<Vec<String>>,
 }
 
+impl Schedule<Arrival> for World {
+    /// All events are the cluster's: only time and order count.
+    fn schedule(&mut self, time_ns: u64, _node: u32, arrival: Arrival) {
+        let Arrival { conn, to_server, bytes } = arrival;
+        self.schedule.at(time_ns, Event::Arrive { conn, to_server, bytes });
+    }
+}
+
+impl Rough for World {
+    fn faults(&self) -> NetFaults {
+        self.profile.net
+    }
+
+    fn random(&mut self) -> &mut SeededRandom {
+        &mut self.random
+    }
+}
+
 impl World {
     pub(crate) fn now_ns(&self) -> u64 {
         self.schedule.now_ns()
@@ -146,12 +165,13 @@ impl World {
 
     /// Sends a message over a connection.
     pub(crate) fn send(&mut self, conn: u64, to_server: bool, bytes: Vec<u8>) {
-        let now_ns = self.now_ns();
-        let sent = self.net.send(conn, to_server, bytes, now_ns, &self.profile.net, &mut self.random);
-        for delivery in sent {
-            let (conn, to_server, bytes) = (delivery.conn, delivery.to_server, delivery.bytes);
-            self.schedule.at(delivery.at_ns, Event::Arrive { conn, to_server, bytes });
-        }
+        let Some((from, to)) = self.net.way(conn, to_server) else { return };
+        let (from, to, bytes_sent) = (from as u32, to as u32, bytes.len() as u64);
+        let sending = Sending { now: self.now_ns(), from, to, bytes: bytes_sent };
+        // The network draws from this world, and the world has another one meanwhile.
+        let mut net = std::mem::take(&mut self.net);
+        net.send(self, sending, Message { conn, to_server, bytes });
+        self.net = net;
     }
 
     /// Resets a connection from the daemon's side: the caller learns it soon.

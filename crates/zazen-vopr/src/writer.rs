@@ -48,6 +48,7 @@ impl WriterSim {
             retries: random.below(4) as u32,
             backoff_min_ns: 100 * MS,
             backoff_max_ns: 2_000 * MS,
+            pass_over_after: 0,
         };
         // Writers share datasets, never frames.
         let all = (0..profile.datasets)

@@ -1,14 +1,14 @@
 //! Some hundred seeds of namespaces without a broken promise, equal runs of equal seeds, and each
 //! planted bug found.
 
-use zazen_vopr::{Planted, run_namespace};
+use zazen_vopr::{Fidelity, Planted, run_namespace, run_namespace_over};
 
 /// Seeds within which each planted bug must be found.
 const SEEDS_MAX: u64 = 600;
 
 #[test]
 fn no_seed_breaks_a_promise() {
-    let (mut answers, mut faults) = (0, 0);
+    let (mut answers, mut faults, mut left) = (0, 0, 0);
     // 1422: all nodes stop while a second steward is appointed. 3544, 9966: partitions are handed
     // over while renames wait for each other. 5833: a node stands still with a rename under way.
     // 11741: a node is lost while the disk of another is about to die.
@@ -18,9 +18,10 @@ fn no_seed_breaks_a_promise() {
         assert_eq!(outcome.violation, None, "{again}");
         answers += outcome.answers;
         faults += outcome.faults;
+        left += outcome.left;
     }
     // A simulation in which nothing happens finds nothing.
-    assert!(answers > 20_000 && faults > 200, "{answers} {faults}");
+    assert!(answers > 20_000 && faults > 200 && left > 2, "{answers} {faults} {left}");
 }
 
 #[test]
@@ -41,5 +42,22 @@ fn planted_bugs_are_found() {
             .find_map(|seed| run_namespace(seed, Some(*bug)).violation.map(|what| (seed, what)));
         let Some((seed, what)) = found else { panic!("{bug:?} is not found in {SEEDS_MAX} seeds") };
         println!("{bug:?}: seed {seed}: {}", what.lines().next().unwrap_or_default());
+    }
+}
+
+/// The simulator's networks carry the same world: the same promises hold over links that packets
+/// share, and a seed's run is another one than without them.
+#[test]
+fn the_simulators_networks_carry_a_namespace() {
+    for (seed, fidelity) in (0..12).zip(Fidelity::ALL.into_iter().cycle()) {
+        let outcome = run_namespace_over(seed, None, fidelity);
+        let over = fidelity.name();
+        let again = format!("cargo run -p zazen-vopr -- --namespace --over {over} --seed {seed} --story");
+        assert_eq!(outcome.violation, None, "{again}");
+        assert_eq!(outcome, run_namespace_over(seed, None, fidelity), "{again}");
+        let without = run_namespace(seed, None);
+        // One host alone sends nothing over a network.
+        assert!(outcome.trace != without.trace || outcome.events == without.events, "{again}");
+        assert!(outcome.answers > 0, "{again}");
     }
 }

@@ -11,9 +11,11 @@
 //! whole message passes.
 
 mod flows;
+mod seam;
+
+pub use seam::{Carrier, Schedule, Sending};
 
 use crate::prefetch::soon;
-use crate::queue::Queue;
 use crate::time::Rate;
 use crate::topology::{Class, Topology};
 use flows::Flows;
@@ -92,14 +94,27 @@ impl Costs {
     }
 }
 
-/// The network's own events, within a simulation's.
-pub trait NetworkEvent: Copy {
+/// An event of the network's own: the world hands it back to [`Network::step`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
     /// A message reaches a router.
-    fn hop(message: u32) -> Self;
+    Hop(u32),
     /// A flow ends, unless its rate changed since.
-    fn flow_end(flow: u32) -> Self;
+    FlowEnd(u32),
     /// Flows began or ended at this time: the rates follow, after all other events of the time.
-    fn settle() -> Self;
+    Settle,
+}
+
+impl Step {
+    /// A number of its own, for a run's trace.
+    pub fn code(self) -> u64 {
+        let (kind, number) = match self {
+            Step::Hop(message) => (6, message),
+            Step::FlowEnd(flow) => (7, flow),
+            Step::Settle => (8, 0),
+        };
+        kind << 32 | u64::from(number)
+    }
 }
 
 /// A message on its way, at fidelity `hop`.
@@ -129,7 +144,7 @@ pub struct Network<E> {
     busy_ps: u64,
 }
 
-impl<E: NetworkEvent> Network<E> {
+impl<E: Copy + From<Step>> Network<E> {
     /// An idle network.
     pub fn new(fidelity: Fidelity, topology: Topology, nodes: u32, costs: Costs) -> Network<E> {
         let interfaces = 2 * u64::from(nodes);
@@ -179,9 +194,8 @@ impl<E: NetworkEvent> Network<E> {
         self.busy_ps
     }
 
-    /// Sends a message at `now_ps`; `token` comes out of the queue, for the node `to`, when it has
-    /// arrived. The nodes differ: what stays on a node crosses no network.
-    pub fn send(&mut self, queue: &mut Queue<E>, now_ps: u64, from: u32, to: u32, bytes: u64, token: E) {
+    fn carry(&mut self, queue: &mut impl Schedule<E>, sending: Sending, token: E) {
+        let Sending { now: now_ps, from, to, bytes } = sending;
         debug_assert!(from != to && from < self.nodes && to < self.nodes);
         self.messages_sent += 1;
         self.bytes_sent += bytes;
@@ -189,16 +203,16 @@ impl<E: NetworkEvent> Network<E> {
         match self.fidelity {
             Fidelity::LogGp => {
                 let arrival = self.alone(now_ps, from, to, bytes);
-                queue.push(arrival, to, token);
+                queue.schedule(arrival, to, token);
             }
             Fidelity::Path => {
                 let arrival = self.reserve_path(now_ps, from, to, bytes);
-                queue.push(arrival, to, token);
+                queue.schedule(arrival, to, token);
             }
-            Fidelity::Hop => self.inject(queue, now_ps, from, to, bytes, token),
+            Fidelity::Hop => self.inject(queue, sending, token),
             Fidelity::Flow if bytes < self.costs.flow_bytes_min => {
                 let arrival = self.alone(now_ps, from, to, bytes);
-                queue.push(arrival, to, token);
+                queue.schedule(arrival, to, token);
             }
             Fidelity::Flow => {
                 let mut links = vec![from, self.nodes + to];
@@ -207,7 +221,7 @@ impl<E: NetworkEvent> Network<E> {
                 let after_ps = 2 * self.costs.overhead_ps + self.latency_ps(from, to);
                 self.flows.begin(now_ps, to, bytes, after_ps, &links, token);
                 if self.flows.wants_settling() {
-                    queue.push(now_ps, crate::queue::LAST, E::settle());
+                    queue.schedule(now_ps, crate::queue::LAST, Step::Settle.into());
                 }
             }
         }
@@ -269,7 +283,8 @@ impl<E: NetworkEvent> Network<E> {
         start.saturating_add(tail).saturating_add(overhead_ps)
     }
 
-    fn inject(&mut self, queue: &mut Queue<E>, now_ps: u64, from: u32, to: u32, bytes: u64, token: E) {
+    fn inject(&mut self, queue: &mut impl Schedule<E>, sending: Sending, token: E) {
+        let Sending { now: now_ps, from, to, bytes } = sending;
         let Costs { overhead_ps, gap_ps, latency_ps, interface, .. } = self.costs;
         let length = interface.time_ps(bytes);
         let sending = &mut self.free_ps[from as usize];
@@ -286,10 +301,10 @@ impl<E: NetworkEvent> Network<E> {
                 self.messages.len() as u32 - 1
             }
         };
-        queue.push(head.saturating_add(latency_ps), to, E::hop(number));
+        queue.schedule(head.saturating_add(latency_ps), to, Step::Hop(number).into());
     }
 
-    /// [`Network::on_hop`] will be asked for this message in some events.
+    /// A [`Step::Hop`] of this message is some events ahead.
     #[inline]
     pub fn expect_hop(&self, number: u32) {
         soon(self.messages.get(number as usize));
@@ -306,8 +321,18 @@ impl<E: NetworkEvent> Network<E> {
         soon(self.free_ps.get(link as usize));
     }
 
+    /// An event of the network's own came out of the queue.
+    #[inline]
+    pub fn step(&mut self, queue: &mut impl Schedule<E>, now_ps: u64, step: Step) {
+        match step {
+            Step::Hop(message) => self.on_hop(queue, now_ps, message),
+            Step::FlowEnd(flow) => self.on_flow_end(queue, now_ps, flow),
+            Step::Settle => self.on_settle(queue, now_ps),
+        }
+    }
+
     /// A message reached a router: it goes on, or into the receiver's interface.
-    pub fn on_hop(&mut self, queue: &mut Queue<E>, now_ps: u64, number: u32) {
+    fn on_hop(&mut self, queue: &mut impl Schedule<E>, now_ps: u64, number: u32) {
         let mut message = self.messages[number as usize];
         match self.topology.next(message.router, message.to) {
             Some(hop) => {
@@ -319,7 +344,7 @@ impl<E: NetworkEvent> Network<E> {
                 message.tail_ps = message.tail_ps.max(length);
                 message.router = hop.router;
                 self.messages[number as usize] = message;
-                queue.push(start.saturating_add(hop_ps), message.to, E::hop(number));
+                queue.schedule(start.saturating_add(hop_ps), message.to, Step::Hop(number).into());
             }
             None => {
                 let length = self.costs.interface.time_ps(message.bytes);
@@ -328,22 +353,22 @@ impl<E: NetworkEvent> Network<E> {
                 *free = start.saturating_add(length);
                 self.unused.push(number);
                 let arrival = start.saturating_add(message.tail_ps).saturating_add(self.costs.overhead_ps);
-                queue.push(arrival, message.to, message.token);
+                queue.schedule(arrival, message.to, message.token);
             }
         }
     }
 
     /// A flow may have ended.
-    pub fn on_flow_end(&mut self, queue: &mut Queue<E>, now_ps: u64, flow: u32) {
+    fn on_flow_end(&mut self, queue: &mut impl Schedule<E>, now_ps: u64, flow: u32) {
         let Some(ended) = self.flows.end(now_ps, flow) else { return };
-        queue.push(now_ps + ended.after_ps, ended.to, ended.token);
+        queue.schedule(now_ps + ended.after_ps, ended.to, ended.token);
         if self.flows.wants_settling() {
-            queue.push(now_ps, crate::queue::LAST, E::settle());
+            queue.schedule(now_ps, crate::queue::LAST, Step::Settle.into());
         }
     }
 
     /// Computes the rates of the flows that share links with what began or ended.
-    pub fn on_settle(&mut self, queue: &mut Queue<E>, now_ps: u64) {
+    fn on_settle(&mut self, queue: &mut impl Schedule<E>, now_ps: u64) {
         let (nodes, topology, costs) = (self.nodes, &self.topology, &self.costs);
         let capacity = |link: u32| {
             let class = match link.checked_sub(2 * nodes) {
@@ -353,8 +378,18 @@ impl<E: NetworkEvent> Network<E> {
             costs.of(class).0.bytes_per_s()
         };
         self.flows.settle(now_ps, capacity, |end_ps, to, flow| {
-            queue.push(end_ps, to, E::flow_end(flow));
+            queue.schedule(end_ps, to, Step::FlowEnd(flow).into());
         });
+    }
+}
+
+impl<E: Copy + From<Step>, Q: Schedule<E>> Carrier<Q> for Network<E> {
+    /// What comes out of the queue, for the receiver, when the message has arrived.
+    type Message = E;
+
+    /// The nodes differ: what stays on a node crosses no network.
+    fn send(&mut self, queue: &mut Q, sending: Sending, token: E) {
+        self.carry(queue, sending, token);
     }
 }
 

@@ -2,7 +2,7 @@
 //! contention.
 
 use super::*;
-use crate::queue::Due;
+use crate::queue::{Due, Queue};
 use crate::time::SECOND_PS;
 use crate::topology;
 
@@ -10,20 +10,12 @@ use crate::topology;
 enum Event {
     Send(u32),
     Arrived(u32),
-    Hop(u32),
-    End(u32),
-    Settle,
+    Network(Step),
 }
 
-impl NetworkEvent for Event {
-    fn hop(message: u32) -> Event {
-        Event::Hop(message)
-    }
-    fn flow_end(flow: u32) -> Event {
-        Event::End(flow)
-    }
-    fn settle() -> Event {
-        Event::Settle
+impl From<Step> for Event {
+    fn from(step: Step) -> Event {
+        Event::Network(step)
     }
 }
 
@@ -62,12 +54,11 @@ fn arrivals(
         match event {
             Event::Send(number) => {
                 let (_, from, to, bytes) = sends[number as usize];
-                network.send(&mut queue, time_ps, from, to, bytes, Event::Arrived(number));
+                let sending = Sending { now: time_ps, from, to, bytes };
+                network.send(&mut queue, sending, Event::Arrived(number));
             }
             Event::Arrived(number) => arrived[number as usize] = time_ps,
-            Event::Hop(message) => network.on_hop(&mut queue, time_ps, message),
-            Event::End(flow) => network.on_flow_end(&mut queue, time_ps, flow),
-            Event::Settle => network.on_settle(&mut queue, time_ps),
+            Event::Network(step) => network.step(&mut queue, time_ps, step),
         }
     }
     arrived

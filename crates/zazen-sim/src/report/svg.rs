@@ -235,8 +235,9 @@ impl Plot {
         for (number, Label { at, name, marker }) in labels.into_iter().enumerate() {
             let place = at.min(room.max(TOP) + 15.0 * number as f64).max(below + 15.0);
             below = place;
-            if let Some((shape, colour)) = marker {
-                canvas.marker(shape, (left, place), colour);
+            match marker {
+                Some((shape, colour)) => canvas.marker(shape, (left, place), colour),
+                None => canvas.lines(&[(left - 6.0, place), (left + 6.0, place)], Stroke::Guide),
             }
             canvas.text((left + 9.0, place + 4.0), Anchor::Start, false, name);
         }

@@ -1,9 +1,11 @@
 //! Whole runs against closed forms, and laws that every run keeps to.
 
 use super::*;
+use crate::daemon::Discipline;
 use crate::program::Program;
 use crate::time::{SECOND_PS, seconds};
 use crate::workloads;
+use std::ops::ControlFlow;
 
 /// A cluster in which only what a test sets takes time.
 fn bare() -> Cluster {
@@ -84,6 +86,13 @@ fn one_server_saturates() {
     job.cluster.daemon.workers = 1;
     let rate = outcome(&job).metadata_ops_per_s();
     assert!((rate * 60e-6 - 1.0).abs() < 0.01, "{rate}");
+    // Shared among its requests it does no more and no less, but all wait for all.
+    let mut shared = job.clone();
+    shared.cluster.daemon.discipline = Discipline::Sharing;
+    let (in_turn, shared) = (outcome(&job), outcome(&shared));
+    assert!((shared.metadata_ops_per_s() * 60e-6 - 1.0).abs() < 0.01, "{}", shared.metadata_ops_per_s());
+    let first = |found: &Outcome| found.phases[0].times.min();
+    assert!(first(&shared) > 10 * first(&in_turn), "{} {}", first(&shared), first(&in_turn));
     job.work = Work::Program(named("metadata", 64));
     assert!(outcome(&job).metadata_ops_per_s() > 15.0 * rate);
 }

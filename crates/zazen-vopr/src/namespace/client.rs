@@ -3,7 +3,8 @@
 
 use super::caller::Ongoing;
 use super::check::{Asked, Seen};
-use super::world::{Event, Packet, World};
+use super::net::Packet;
+use super::world::{Event, World};
 use crate::scheduler::MS;
 use zazen_core::Credentials;
 use zazen_namespace::operation::{Answer, At, Create, MakeDirectory, Operation, Request, Response};

@@ -107,7 +107,7 @@ impl Host {
     }
 }
 
-fn read_all(disk: &SimDisk) -> Result<Files> {
+pub(super) fn read_all(disk: &impl Disk) -> Result<Files> {
     let mut files = Files::default();
     let mut names: Vec<String> = disk.list(&root())?.into_iter().map(|(name, _)| name).collect();
     names.sort_unstable();
@@ -123,7 +123,7 @@ fn read_all(disk: &SimDisk) -> Result<Files> {
 }
 
 /// Does a disk action.
-pub(crate) fn act(disk: &SimDisk, action: &Action) -> Result<()> {
+pub(crate) fn act(disk: &impl Disk, action: &Action) -> Result<()> {
     match action {
         Action::Append { segment, bytes, .. } => {
             let file = disk.open_append(&path(&File::Segment(*segment).name())?)?;

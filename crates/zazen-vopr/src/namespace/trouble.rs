@@ -217,6 +217,9 @@ impl World {
             return self.fail(format!("no progress: client {at} gets no answers"));
         }
         let Some(map) = self.map().cloned() else { return self.fail("no progress: no node".to_owned()) };
+        if let Some(leaver) = self.leaver.filter(|leaver| leaver.back_ns.is_none() && !leaver.has_left) {
+            return self.fail(format!("no progress: host {} does not get away", leaver.host));
+        }
         if map.epoch.0 > 5_000 {
             return self.fail(format!("no progress: the map has changed {} times", map.epoch));
         }

@@ -3,31 +3,30 @@
 use super::caller::Client;
 use super::check::History;
 use super::host::{Host, act};
+use super::net::{Below, Faults, Faulty, OnWay, Packet, Rough, Travel};
 use crate::scheduler::{MS, Scheduler, Trace};
 use std::collections::{BTreeMap, BTreeSet};
 use zazen_env::{SeededRandom, SimDisk};
-use zazen_namespace::map::{Change, Genesis, Map};
+use zazen_namespace::map::{Change, Genesis, Map, State};
 use zazen_namespace::node::{
     Action, Config, Envelope, Event as NodeEvent, File, Level, Position, Start, Timing,
 };
 use zazen_namespace::operation::{Answer, Request, Response};
 use zazen_namespace::partition::Settings;
 use zazen_namespace::{Epoch, InodeId, NodeNo, PartitionNo, Planted};
+use zazen_sim::network::{Carrier, Fidelity, Schedule, Sending};
 use zazen_wire::Message;
-
-/// Bytes on their way.
-#[derive(Clone)]
-pub(crate) enum Packet {
-    Peer(Vec<u8>),
-    Ask { client: usize, bytes: Vec<u8> },
-    Answer { client: usize, bytes: Vec<u8> },
-}
 
 /// Something that happens.
 pub(crate) enum Event {
     Arrive {
         host: usize,
         packet: Packet,
+    },
+    /// In the network below the faults.
+    OnWay {
+        host: u32,
+        event: OnWay,
     },
     Disk {
         host: usize,
@@ -57,6 +56,18 @@ pub(crate) enum Event {
         to: usize,
     },
     Calm,
+    /// The operator of a host that shall leave looks how far it is.
+    Leave,
+}
+
+/// A host that its operator wants to leave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leaver {
+    pub(crate) host: usize,
+    /// When the operator wants it to stay after all.
+    pub(crate) back_ns: Option<u64>,
+    /// It has left.
+    pub(crate) has_left: bool,
 }
 
 /// What a seed makes of a run.
@@ -92,6 +103,8 @@ pub(crate) struct Profile {
     pub(crate) gone: bool,
     /// Hosts that come when the namespace is in use.
     pub(crate) joins: usize,
+    /// A host leaves, and perhaps its operator takes that back.
+    pub(crate) leaves: bool,
     /// Directories of so many names are split.
     pub(crate) split_entries: u32,
     pub(crate) calm_ns: u64,
@@ -134,6 +147,7 @@ impl Profile {
             elections: false,
             gone: hosts > 3 && replicas > 1 && !alone && random.percent(40),
             joins: if random.percent(25) { 1 + random.below(2) as usize } else { 0 },
+            leaves: false,
             split_entries: if random.percent(50) { 3 } else { u32::MAX },
             calm_ns: 15_000 * MS,
             end_ns: 32_000 * MS,
@@ -176,6 +190,7 @@ pub(crate) struct World {
     pub(crate) made: BTreeSet<u8>,
     pub(crate) history: History,
     pub(crate) parted: BTreeSet<(usize, usize)>,
+    net: Faulty<Below>,
     /// Who answered for each partition in each epoch, and from which record on.
     led: BTreeMap<(PartitionNo, Epoch), (usize, u64, u64)>,
     /// A digest of the map of each epoch.
@@ -183,6 +198,8 @@ pub(crate) struct World {
     /// The last record of each partition that each host had, and the newest map that it knew.
     had: BTreeMap<(usize, PartitionNo), Position>,
     known: Vec<Epoch>,
+    /// The host that shall leave.
+    pub(crate) leaver: Option<Leaver>,
     /// Nodes that ever were stewards.
     pub(crate) stewards: BTreeSet<NodeNo>,
     /// Whether bytes on a disk went bad, or a disk was replaced.
@@ -194,10 +211,42 @@ pub(crate) struct World {
     pub(crate) story: Option<Vec<String>>,
 }
 
+impl Schedule<Travel> for World {
+    /// All events are of one queue: only time and order count.
+    fn schedule(&mut self, time_ns: u64, host: u32, travel: Travel) {
+        let event = match travel {
+            Travel::Arrive(packet) => Event::Arrive { host: host as usize, packet },
+            Travel::Below(event) => Event::OnWay { host, event },
+        };
+        self.schedule.at(time_ns, event);
+    }
+}
+
+impl Rough for World {
+    fn faults(&self, from: usize, to: usize) -> Faults {
+        let Profile { lost, doubled, late, delay_max_ns, .. } = self.profile;
+        let of = |of_1000| (!self.calm).then_some(of_1000);
+        let parted = from != to && self.parted.contains(&(from, to));
+        Faults { parted, lost: of(lost), doubled: of(doubled), late: of(late), delay_max_ns }
+    }
+
+    fn random(&mut self) -> &mut SeededRandom {
+        &mut self.random
+    }
+
+    fn aim(&mut self, from: usize, to: usize, packet: &Packet) -> u64 {
+        self.aim_at(from, to, packet)
+    }
+}
+
 impl World {
-    pub(crate) fn new(seed: u64, planted: Option<Planted>) -> World {
+    /// The world of a seed; `over` says what lies below the network's faults, if anything does.
+    pub(crate) fn new(seed: u64, planted: Option<Planted>, over: Option<Fidelity>) -> World {
         let mut random = SeededRandom::new(seed);
-        let profile = Profile::draw(&mut random);
+        let mut profile = Profile::draw(&mut random);
+        // Of draws of their own: seeds without a leave run as they did before there were any.
+        let mut of_leaves = SeededRandom::new(seed ^ 0x6c65_6176_6573);
+        profile.leaves = profile.hosts > 1 && !profile.gone && !profile.alone && seed.is_multiple_of(5);
         let all = profile.hosts + profile.joins;
         let mut addresses: Vec<String> = (0..all).map(|host| format!("h{host}")).collect();
         let settings = Settings {
@@ -237,10 +286,12 @@ impl World {
             made: BTreeSet::new(),
             history: History::default(),
             parted: BTreeSet::new(),
+            net: Faulty::default(),
             led: BTreeMap::new(),
             maps: BTreeMap::new(),
             had: BTreeMap::new(),
             known: vec![Epoch(0); all],
+            leaver: None,
             stewards: BTreeSet::new(),
             spoiled: false,
             violation: None,
@@ -249,6 +300,12 @@ impl World {
             calm: false,
             story: None,
         };
+        if let Some(fidelity) = over {
+            match Below::simulated(all, fidelity) {
+                Ok(below) => world.net = Faulty { below },
+                Err(error) => world.fail(format!("network: {error}")),
+            }
+        }
         for host in 0..profile.hosts {
             world.start(host, true);
         }
@@ -258,6 +315,13 @@ impl World {
         }
         for client in 0..world.clients.len() {
             world.schedule.at(MS * (1 + client as u64), Event::Client { client });
+        }
+        if profile.leaves {
+            let host = of_leaves.below(profile.hosts as u64) as usize;
+            let at_ns = (1_000 + of_leaves.below(12_000)) * MS;
+            let back_ns = of_leaves.percent(30).then(|| at_ns + of_leaves.below(4_000) * MS);
+            world.leaver = Some(Leaver { host, back_ns, has_left: false });
+            world.schedule.at(at_ns, Event::Leave);
         }
         world.schedule.at(2_000 * MS, Event::Trouble);
         world.schedule.at(world.profile.calm_ns, Event::Calm);
@@ -292,6 +356,12 @@ impl World {
     fn happen(&mut self, event: Event) {
         match event {
             Event::Arrive { host, packet } => self.arrive(host, packet),
+            Event::OnWay { host, event } => {
+                let mut net = std::mem::take(&mut self.net);
+                let now_ns = self.schedule.now_ns();
+                net.below.happen(self, now_ns, host, event);
+                self.net = net;
+            }
             Event::Disk { host, process } => {
                 if self.hosts[host].process == process && !self.is_away(host, Event::Disk { host, process }) {
                     self.disk(host);
@@ -330,7 +400,48 @@ impl World {
                 self.parted.remove(&(from, to));
             }
             Event::Calm => self.calm_down(),
+            Event::Leave => self.leave(),
         }
+    }
+
+    /// What the daemon of a host that shall leave does: it asks again until the map says so. Once
+    /// the node keeps nothing, and is no steward, it is to be forgotten.
+    fn leave(&mut self) {
+        let Some(leaver) = self.leaver.filter(|leaver| !leaver.has_left) else { return };
+        let now_ns = self.schedule.now_ns();
+        let host = leaver.host;
+        let stays = leaver.back_ns.is_some_and(|back_ns| now_ns >= back_ns);
+        let (state, wish) = match &self.hosts[host].node {
+            None => (None, None),
+            Some(node) => {
+                let (map, me) = (node.map(), node.number());
+                let keeps = map
+                    .partitions
+                    .iter()
+                    .any(|keepers| keepers.primary == me || keepers.backups.contains(&me));
+                let is_free = !keeps && !map.stewards.contains(&me);
+                let wish = match node.state() {
+                    Some(State::Up) if !stays => Some(State::Leaving),
+                    Some(State::Leaving) if stays => Some(State::Up),
+                    Some(State::Leaving) if is_free => Some(State::Gone),
+                    _ => None,
+                };
+                (node.state(), wish)
+            }
+        };
+        if state == Some(State::Gone) {
+            self.tell(|| format!("host {host} has left"));
+            self.leaver = Some(Leaver { has_left: true, ..leaver });
+            self.hosts[host].gone_as = self.hosts[host].node.as_ref().map(|node| node.number());
+            self.hosts[host].stop(false);
+            self.hosts[host].is_gone = true;
+            return;
+        }
+        if let Some(state) = wish {
+            self.tell(|| format!("host {host} shall be {state:?}"));
+            self.step(host, NodeEvent::Wish { state });
+        }
+        self.schedule.after(250 * MS, Event::Leave);
     }
 
     /// Keeps what a stopped process cannot take yet.
@@ -480,26 +591,18 @@ impl World {
 
     /// Sends a packet, or not.
     pub(crate) fn send(&mut self, from: usize, to: usize, packet: &Packet) {
-        let Profile { lost, doubled, delay_max_ns, .. } = self.profile;
-        let faults = !self.calm && from != to;
-        if from != to && self.parted.contains(&(from, to)) || faults && self.random.below(1000) < lost {
-            return;
-        }
-        let copies = 1 + u64::from(faults && self.random.below(1000) < doubled);
-        for _ in 0..copies {
-            let most = if from == to { MS / 20 } else { delay_max_ns };
-            let most = if self.random.percent(90) { most / 4 } else { most };
-            let is_late = faults && self.random.below(1000) < self.profile.late;
-            let most = if is_late { 4_000 * MS } else { most };
-            let delay = MS / 50 + self.random.below(most + 1) + self.aim(from, to, packet);
-            self.schedule.after(delay, Event::Arrive { host: to, packet: packet.clone() });
-        }
+        let bytes = packet.bytes().len() as u64;
+        let sending = Sending { now: self.schedule.now_ns(), from: from as u32, to: to as u32, bytes };
+        // The network draws from this world, and the world has another one meanwhile.
+        let mut net = std::mem::take(&mut self.net);
+        net.send(self, sending, packet.clone());
+        self.net = net;
     }
 
     /// Faults that come when they may do most harm: a vote that comes late, a steward that restarts
     /// when it has voted, a new backup that is not reached when the map is about to name it. How
     /// much later the packet comes.
-    fn aim(&mut self, from: usize, to: usize, packet: &Packet) -> u64 {
+    fn aim_at(&mut self, from: usize, to: usize, packet: &Packet) -> u64 {
         let Packet::Peer(bytes) = packet else { return 0 };
         if !self.profile.aimed || self.calm || from == to {
             return 0;

@@ -4,14 +4,17 @@
 use super::files::write_whole;
 use crate::output::{self, Lines, Table};
 use clap::{Args, ValueEnum};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_sim::calibrate::Estimate;
 use zazen_sim::validate::{Baseline, Row, mape};
-use zazen_spans::{SUFFIX, Span};
+use zazen_spans::{HEAD_BYTES, Head, LINES_SUFFIX, SUFFIX, Span};
 
-/// The longest file of spans.
-const SPANS_BYTES_MAX: u64 = 4 << 30;
+/// The longest file of lines.
+const LINES_BYTES_MAX: u64 = 4 << 30;
+/// What a text takes beside its bytes.
+const ALLOCATION_BYTES: u64 = 16;
 
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
@@ -162,35 +165,46 @@ pub(crate) fn validate(arguments: &Validate) -> Result<()> {
 }
 
 pub(crate) fn export(arguments: &Export) -> Result<()> {
-    let mut spans = spans_of(&arguments.spans)?;
-    spans.sort_by(|one, other| (one.start_ns, &one.node).cmp(&(other.start_ns, &other.node)));
+    let spans = spans_of(&arguments.spans)?;
     let text = match arguments.format {
         Format::Perfetto => zazen_spans::perfetto(&spans),
-        Format::Jsonl => spans.iter().fold(String::new(), |mut text, span| {
-            span.write(&mut text);
-            text
-        }),
+        Format::Jsonl => spans.iter().map(Span::line).collect::<Result<String>>()?,
     };
     write_whole(&arguments.out, text)?;
     output::note(format!("{}: {} spans", arguments.out.display(), spans.len()));
     Ok(())
 }
 
-/// All spans of these folders. `NotFound` if there are none.
+/// All spans of these folders, in the order of their beginnings. `NotFound` if there are none.
 fn spans_of(folders: &[PathBuf]) -> Result<Vec<Span>> {
-    let mut spans = Vec::new();
+    let mut spans = Spans::new();
     for folder in folders {
         let named = |error| Error::io(format!("spans {}", folder.display()), error);
         let entries = std::fs::read_dir(folder).map_err(named)?;
         let paths =
             entries.map(|entry| entry.map(|entry| entry.path())).collect::<std::io::Result<Vec<PathBuf>>>();
-        let mut files: Vec<PathBuf> = paths
-            .map_err(named)?
-            .into_iter()
-            .filter(|path| path.to_string_lossy().ends_with(SUFFIX))
-            .collect();
-        files.sort();
-        if files.is_empty() {
+        let mut paths = paths.map_err(named)?;
+        paths.sort();
+        let mut files = 0;
+        for path in paths {
+            let name = path.to_string_lossy();
+            let is_lines = name.ends_with(LINES_SUFFIX);
+            if !is_lines && !name.ends_with(SUFFIX) {
+                continue;
+            }
+            // Opening a pipe would wait for its other end.
+            if !std::fs::metadata(&path).map_err(named)?.is_file() {
+                let why = format!("spans {}: is no regular file; move it elsewhere", path.display());
+                return Err(Error::new(ErrorKind::InvalidArgument, why));
+            }
+            if is_lines {
+                spans.add_lines(&path)?
+            } else {
+                spans.add_blocks(&path)?
+            }
+            files += 1;
+        }
+        if files == 0 {
             let why = format!(
                 "{}: there is no file *{SUFFIX}; start daemons with --spans, or `zazen testbed up N --spans \
                  DIR`",
@@ -198,14 +212,94 @@ fn spans_of(folders: &[PathBuf]) -> Result<Vec<Span>> {
             );
             return Err(Error::new(ErrorKind::NotFound, why));
         }
-        for file in files {
-            spans.extend(file_spans(&file)?);
-        }
     }
-    Ok(spans)
+    // Whatever order they were written in, the same spans give the same results.
+    spans.all.sort_by(|one, other| order(one).cmp(&order(other)));
+    Ok(spans.all)
 }
 
-fn file_spans(file: &Path) -> Result<Vec<Span>> {
-    let text = crate::parse::text_file(file, SPANS_BYTES_MAX, "spans")?;
-    zazen_spans::read(&file.display().to_string(), &text)
+fn order(span: &Span) -> impl Ord {
+    (span.start_ns, &span.node, span.connection, span.id, span.duration_ns, &span.op, span.bytes_in)
+}
+
+/// Spans as they are read; no more than there is memory for.
+struct Spans {
+    all: Vec<Span>,
+    bytes: u64,
+    bytes_max: u64,
+}
+
+impl Spans {
+    fn new() -> Spans {
+        // Half of it: what works on the spans needs about as much again.
+        let bytes_max = super::sweep::free_memory().map_or(u64::MAX, |free| free / 2);
+        Spans { all: Vec::new(), bytes: 0, bytes_max }
+    }
+
+    /// Counts the spans from `first` on.
+    fn look(&mut self, first: usize, file: &Path) -> Result<()> {
+        let text = |text: &String| text.len() as u64 + ALLOCATION_BYTES;
+        self.bytes += self.all[first..]
+            .iter()
+            .map(|span| {
+                let texts = [&span.node, &span.op, &span.peer, &span.outcome].map(text);
+                size_of::<Span>() as u64 + texts.iter().sum::<u64>()
+            })
+            .sum::<u64>();
+        if self.bytes > self.bytes_max {
+            return Err(Error::new(
+                ErrorKind::TooLarge,
+                format!(
+                    "spans {}: {} spans so far need {}, half of the memory that is free; give a \
+                     shorter recording",
+                    file.display(),
+                    self.all.len(),
+                    zazen_core::byte_size::show(self.bytes)
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    fn add_blocks(&mut self, path: &Path) -> Result<()> {
+        let named = |error| Error::io(format!("spans {}", path.display()), error);
+        let mut file = std::io::BufReader::with_capacity(1 << 20, std::fs::File::open(path).map_err(named)?);
+        let (mut at, mut body) = (0_u64, Vec::new());
+        loop {
+            let refuse = |error: Error| error.within(format!("spans {}: byte {at}", path.display()));
+            let cut = || {
+                let why = match at {
+                    0 => "has no whole block: it was cut, or is no file of spans; remove it".to_owned(),
+                    _ => format!(
+                        "was cut in the block that begins at byte {at}: the daemon was killed while it \
+                         wrote, or still writes; `truncate -s {at} FILE` leaves what is whole"
+                    ),
+                };
+                Error::new(ErrorKind::Corrupt, format!("spans {}: {why}", path.display()))
+            };
+            body.clear();
+            let bytes = (&mut file).take(HEAD_BYTES as u64).read_to_end(&mut body).map_err(named)?;
+            if bytes == 0 {
+                return Ok(());
+            }
+            let head = Head::read(body.first_chunk().ok_or_else(cut)?).map_err(refuse)?;
+            body.clear();
+            (&mut file).take(head.body_bytes as u64).read_to_end(&mut body).map_err(named)?;
+            if body.len() < head.body_bytes {
+                return Err(cut());
+            }
+            let first = self.all.len();
+            head.body(&body, &mut self.all).map_err(refuse)?;
+            self.look(first, path)?;
+            at += (HEAD_BYTES + head.body_bytes) as u64;
+        }
+    }
+
+    /// A file of an earlier release, or one that `export` made.
+    fn add_lines(&mut self, path: &Path) -> Result<()> {
+        let text = crate::parse::text_file(path, LINES_BYTES_MAX, "spans")?;
+        let first = self.all.len();
+        self.all.extend(zazen_spans::read_lines(&path.display().to_string(), &text)?);
+        self.look(first, path)
+    }
 }

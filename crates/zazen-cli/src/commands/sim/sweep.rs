@@ -161,7 +161,7 @@ fn threads(sweep: &Sweep) -> Result<usize> {
 }
 
 /// Memory that the kernel says can be had.
-fn free_memory() -> Option<u64> {
+pub(super) fn free_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
     line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
