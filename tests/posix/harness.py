@@ -24,9 +24,11 @@ def build() -> Path:
     cargo's."""
     if given := os.environ.get("ZAZEN_TEST_PROGRAMS"):
         return Path(given)
-    packages = ["zazen-preload", "zazen-posix", "zazen-cli", "zazend"]
-    words = [word for package in packages for word in ("-p", package)]
-    subprocess.run(["cargo", "build", "--quiet", *words], cwd=ROOT, check=True)
+    # As `make install` builds them, so that nothing is compiled here that is there already.
+    left_out = [
+        word for package in ("zazen-vopr", "zazen-fuzz", "zazen-bench") for word in ("--exclude", package)
+    ]
+    subprocess.run(["cargo", "build", "--quiet", "--locked", "--workspace", *left_out], cwd=ROOT, check=True)
     command = ["cargo", "metadata", "--format-version", "1", "--no-deps"]
     metadata = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     return Path(json.loads(metadata.stdout)["target_directory"]) / "debug"
@@ -36,7 +38,12 @@ class Daemon(zazen.testing.Daemon):
     """A daemon with the posix plug-in, in a folder of its own; a context manager."""
 
     def __init__(
-        self, programs: Path, isolated: bool = False, listen: bool = False, name: str = "zzf-"
+        self,
+        programs: Path,
+        isolated: bool = False,
+        listen: bool | str = False,
+        name: str = "zzf-",
+        zazend: Path | None = None,
     ) -> None:
         self.programs = programs
         self.folder = Path(tempfile.mkdtemp(prefix=name))
@@ -58,8 +65,8 @@ class Daemon(zazen.testing.Daemon):
             backing,
             ["--plugin", plugin, "--export", self.folder],
             key=self.key,
-            listen="127.0.0.1:0" if listen else None,
-            zazend=programs / "zazend",
+            listen="127.0.0.1:0" if listen is True else listen or None,
+            zazend=zazend or programs / "zazend",
         )
 
     @property

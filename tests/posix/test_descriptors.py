@@ -106,12 +106,14 @@ print(open("g").read(), os.listdir("."))
 """
 
 
-@pytest.mark.parametrize("mode", ["forwarded", "direct", "seccomp", "node"])
+@pytest.mark.parametrize("mode", ["forwarded", "direct", "seccomp", "node", "detector"])
 def test_a_program_at_its_limit(request, mode):
-    """--direct hung for ever; a file was created though open said EMFILE."""
+    """--direct hung for ever; a file was created though open said EMFILE; the detector of escapes
+    took two numbers for an open."""
     daemon = request.getfixturevalue("node" if mode == "node" else "isolated")
     daemon.empty()
-    options = {"direct": ["--direct"], "seccomp": ["--seccomp"]}.get(mode, [])
+    options = {"direct": ["--direct"], "seccomp": ["--seccomp"], "detector": ["--abort-on-escape"]}
+    options = options.get(mode, [])
     words = [python(), "-c", AT_THE_LIMIT]
     direct = subprocess.run([*words, daemon.direct], capture_output=True, text=True, timeout=60)
     assert "True EMFILE" in direct.stdout and "['g']" in direct.stdout

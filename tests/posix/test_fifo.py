@@ -1,10 +1,12 @@
 """A forwarded open of a FIFO meets the other end, which is a program of this machine here."""
 
 import os
+import select
 import subprocess
 import sys
 
 import harness
+import pytest
 
 ROUNDS = 100
 
@@ -47,6 +49,48 @@ def test_a_writer_that_waited_finds_a_reader_that_stays(isolated):
             writer.stdin.flush()
         assert writer.wait(timeout=60) == 0, writer.stderr.read()
         assert reader.wait(timeout=60) == 0, reader.stderr.read()
+    finally:
+        for process in (writer, reader):
+            process.kill()
+            process.communicate()
+
+
+# Holds a FIFO open, and writes only when it is told to.
+SILENT = """
+import os, sys
+fifo = os.open(sys.argv[1], os.O_WRONLY)
+sys.stdin.buffer.read(1)
+os.write(fifo, b'late')
+"""
+OPENED = """
+import os, sys
+fifo = os.open(sys.argv[1], os.O_RDONLY)
+print('opened', flush=True)
+print(os.read(fifo, 100).decode(), flush=True)
+"""
+
+
+def line(process: subprocess.Popen) -> bytes:
+    """The next line of a process, or b"" if there is none within two minutes."""
+    ready, _, _ = select.select([process.stdout], [], [], 120)
+    return process.stdout.readline() if ready else b""
+
+
+@pytest.mark.parametrize("which", ["isolated", "node"])
+def test_a_reader_does_not_wait_for_bytes(request, which):
+    """Its open waited until the writer had written: two programs with a FIFO each way hung."""
+    daemon = request.getfixturevalue(which)
+    daemon.empty()
+    os.mkfifo(daemon.far / "fifo")
+    piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    words = [harness.python(), "-c", OPENED, f"{harness.PREFIX}/fifo"]
+    reader = subprocess.Popen(daemon.command() + words, **piped)
+    writer = subprocess.Popen([sys.executable, "-c", SILENT, daemon.far / "fifo"], **piped)
+    try:
+        assert line(reader) == b"opened\n"
+        writer.stdin.write(b"x")
+        writer.stdin.flush()
+        assert line(reader) == b"late\n"
     finally:
         for process in (writer, reader):
             process.kill()

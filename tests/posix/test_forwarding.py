@@ -1,6 +1,7 @@
 """Unmodified programs, direct and forwarded: the same outcome."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -171,6 +172,98 @@ def test_becoming_another_user(request, which):
     forwarded = daemon.run(*words, PREFIX)
     assert direct.returncode == 0, direct.stderr
     assert forwarded.stdout == direct.stdout, forwarded.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_becoming_another_user_of_another_nodes_files(node):
+    """They had ENOENT for a working directory, and could reach nothing. What was open before does
+    not come along, and says so."""
+    node.empty()
+    for folder in (node.far, node.direct):
+        folder.chmod(0o777)
+    words = [python(), str(HERE / "identity.py")]
+    direct = subprocess.run([*words, str(node.direct)], capture_output=True, text=True, timeout=120)
+    forwarded = node.run(*words, PREFIX)
+    assert direct.returncode == 0, direct.stderr
+    expected = direct.stdout
+    # cat's standard input is a file that was open before: it says so.
+    cat = re.compile(r"cat: -: (Bad file descriptor|Input/output error)\n(cat: .*\n)*")
+    assert cat.search(forwarded.stdout), forwarded.stdout
+    for before, after in (("held done", "held EIO"), ("ydenied", "denied")):
+        assert before in expected
+        expected = expected.replace(before, after)
+    assert cat.sub("", forwarded.stdout) == expected, forwarded.stderr
+
+
+# Tells its go-between's socket, and ends with its input.
+SOCKET_IS = "import os; print(os.environ['ZAZEN_FORWARD_SOCKET'], flush=True); input()"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_stranger_at_a_go_between(node):
+    """A program of root's that becomes another user gets to its files; that user's other programs
+    don't, though they get to the socket. With a tight umask, too."""
+    node.empty()
+    ask = [node.programs / "zazen", "run", "--relay", "--forward", f"{PREFIX}={node.far}"]
+    ask += ["--library", node.library]
+    command = ["sh", "-c", 'umask 077; exec "$@"', "-", *node.command(), python(), "-c", SOCKET_IS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        socket = program.stdout.readline().strip()
+        words = [*ask, "--socket", socket, "--", "/bin/true"]
+        refused = subprocess.run(
+            words, user=65534, group=65534, extra_groups=[], capture_output=True, text=True
+        )
+        program.communicate("\n", timeout=60)
+    assert (refused.returncode != 0, "serves another user" in refused.stderr) == (True, True), refused.stderr
+    (node.far / "secret").write_text("secret")
+    (node.far / "secret").chmod(0o600)
+    (node.far / "told").write_text("told")
+    code = "import os, sys; os.setgroups([]); os.setresgid(5, 5, 5); os.setresuid(5, 5, 5)\n"
+    code += f"print(open('{PREFIX}/told').read())\n"
+    code += f"try: open('{PREFIX}/secret')\n"
+    code += "except PermissionError: print('denied')\n"
+    words = ["sh", "-c", 'umask 077; exec "$@"', "-", *node.command(), python(), "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["told", "denied"], done.stderr
+
+
+LINKS_WITH_SLASHES = """
+import errno, os, sys
+os.chdir(sys.argv[1])
+os.mkdir("folder"); open("folder/file", "w").close(); open("file", "w").close()
+for name in ("file", "folder", "none", "folder/file", "file/..", "file/.", "folder/..", "folder/."):
+    for end in ("", "/"):
+        os.symlink(f"{sys.argv[1]}/{name}{end}", "link")
+        os.symlink("link", "second")
+        for at in ("link", "second", "link/", "second/"):
+            for flags in (os.O_RDONLY, os.O_PATH, os.O_PATH | os.O_NOFOLLOW, os.O_PATH | os.O_DIRECTORY):
+                try:
+                    os.close(os.open(at, flags))
+                    said = "opened"
+                except OSError as error:
+                    said = errno.errorcode[error.errno]
+                print(name + end, at, flags, said)
+            for call in (os.stat, os.lstat, os.listdir):
+                try:
+                    call(at)
+                    said = "done"
+                except OSError as error:
+                    said = errno.errorcode[error.errno]
+                print(name + end, at, call.__name__, said)
+        os.unlink("link"); os.unlink("second")
+"""
+
+
+@pytest.mark.parametrize("which", ["daemon", "isolated", "node"])
+def test_absolute_links_with_slashes_at_their_end(request, which):
+    """One that named a file with a slash behind it was opened by O_PATH."""
+    daemon = request.getfixturevalue(which)
+    daemon.empty()
+    words = [python(), "-c", LINKS_WITH_SLASHES]
+    direct = subprocess.run([*words, daemon.direct], capture_output=True, text=True, timeout=60)
+    there = daemon.run(*words, PREFIX)
+    assert "ENOTDIR" in direct.stdout and direct.returncode == 0, direct.stderr
+    assert there.stdout == direct.stdout, there.stderr
 
 
 def test_addresses_that_are_none(daemon):

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import time
 
 import pytest
 from harness import PREFIX, python
@@ -166,9 +165,9 @@ def test_without_the_daemon_nothing_changes(programs):
 
     with harness.Daemon(programs) as daemon:
         (daemon.far / "file").write_text("there\n")
-        words = [*daemon.command("--direct"), "sh", "-c", f"read line; cat {PREFIX}/file"]
+        words = [*daemon.command("--direct"), "sh", "-c", f"echo ready; read line; cat {PREFIX}/file"]
         child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        time.sleep(0.5)
+        assert child.stdout.readline() == "ready\n"
         daemon.process.kill()
         daemon.process.wait()
         assert child.communicate("go\n", timeout=90)[0] == "there\n"

@@ -11,6 +11,8 @@ from harness import PREFIX
 PROGRAM = Path(__file__).parent / "programs" / "others.c"
 NUMBERS = Path(__file__).parent / "programs" / "numbers.c"
 MEMORY = Path(__file__).parent / "programs" / "memory.c"
+GIVEN = Path(__file__).parent / "programs" / "given.c"
+TREES = Path(__file__).parent / "programs" / "trees.c"
 
 
 @pytest.mark.parametrize("options", [[], ["--direct"]], ids=["forwarded", "direct"])
@@ -48,17 +50,20 @@ def test_calls_by_number_and_processes_past_fork(request, tmp_path, mode):
         assert (daemon.far / name).read_bytes() == (daemon.direct / name).read_bytes(), name
 
 
+@pytest.mark.parametrize("handles", ["", "handles"], ids=["default", "handler"])
 @pytest.mark.parametrize("mode", ["forwarded", "direct", "node"])
-def test_addresses_that_a_program_does_not_have(request, tmp_path, mode):
-    """Errors, not crashes; and a fault of the program's own still ends it."""
+def test_addresses_that_a_program_does_not_have(request, tmp_path, mode, handles):
+    """Errors, not crashes, also where the program handles SIGSEGV itself; and a fault of the
+    program's own still ends it."""
     if shutil.which("cc") is None:
         pytest.skip("cc is not installed")
     daemon = request.getfixturevalue("node" if mode == "node" else "daemon")
     subprocess.run(["cc", "-w", "-O1", "-o", tmp_path / "memory", MEMORY], check=True)
     daemon.empty()
-    direct = subprocess.run([tmp_path / "memory", daemon.direct], capture_output=True, text=True, timeout=60)
+    words = [tmp_path / "memory", daemon.direct, handles]
+    direct = subprocess.run(words, capture_output=True, text=True, timeout=60)
     options = ["--direct"] if mode == "direct" else []
-    there = daemon.run(tmp_path / "memory", PREFIX, options=options)
+    there = daemon.run(tmp_path / "memory", PREFIX, handles, options=options)
     assert direct.stdout.count("EFAULT") > 20 and "still there 1 -" in direct.stdout
     assert there.stdout == direct.stdout, there.stderr
     assert (daemon.far / "f").read_bytes() == (daemon.direct / "f").read_bytes()
@@ -71,3 +76,76 @@ def test_a_far_folder_as_tmpdir_of_another_nodes_programs(node):
     environment.pop("XDG_RUNTIME_DIR", None)
     done = node.run("sh", "-c", "echo x > $TMPDIR/x && cat $TMPDIR/x", env=environment)
     assert done.stdout == "x\n", done.stderr
+
+
+@pytest.mark.parametrize("mode", ["forwarded", "direct"])
+def test_calls_that_only_a_files_own_kernel_can_do(isolated, tmp_path, mode):
+    """Leases, notifications, tee, handles and privileged attributes were refused by --relay."""
+    if shutil.which("cc") is None:
+        pytest.skip("cc is not installed")
+    subprocess.run(["cc", "-O1", "-Wall", "-Werror", "-o", tmp_path / "given", GIVEN], check=True)
+    isolated.empty()
+    words = [tmp_path / "given", isolated.direct]
+    direct = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    options = [] if mode == "forwarded" else [f"--{mode}"]
+    there = isolated.run(tmp_path / "given", PREFIX, options=options)
+    assert direct.returncode == 0 and direct.stdout.count("\n") > 60, direct.stderr
+    assert there.stdout == direct.stdout, there.stderr
+    assert (isolated.far / "out").read_bytes() == (isolated.direct / "out").read_bytes()
+
+
+def test_the_same_calls_with_a_supervisor(isolated, tmp_path):
+    """Privileged attributes and handles were refused. What differs still, docs/forwarding.md
+    states: descriptors by O_PATH are open for reading, and some of openat2."""
+    if shutil.which("cc") is None:
+        pytest.skip("cc is not installed")
+    subprocess.run(["cc", "-O1", "-Wall", "-Werror", "-o", tmp_path / "given", GIVEN], check=True)
+    isolated.empty()
+    words = [tmp_path / "given", isolated.direct]
+    direct = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    there = isolated.run(tmp_path / "given", PREFIX, options=["--seccomp"])
+    assert direct.returncode == there.returncode == 0, direct.stderr + there.stderr
+    both = zip(direct.stdout.splitlines(), there.stdout.splitlines(), strict=True)
+    differing = [said for expected, said in both if said != expected]
+    by_path = ("by path only: ", "its ioctl: ", "its mode: ")
+    of_openat2 = [said for said in differing if not said.startswith(by_path)]
+    refused = [said for said in of_openat2 if said.endswith((": ENOSYS", "../none: EXDEV"))]
+    assert [said for said in of_openat2 if said not in refused] == ["stat: ENOENT"] * 2
+    assert all(said.startswith(("openat2 ", "made: ")) for said in refused)
+    assert (isolated.far / "out").read_bytes() == (isolated.direct / "out").read_bytes()
+
+
+def test_what_another_nodes_kernel_would_have_to_do_is_refused(node, tmp_path):
+    """With an error, never with another result."""
+    if shutil.which("cc") is None:
+        pytest.skip("cc is not installed")
+    subprocess.run(["cc", "-O1", "-Wall", "-Werror", "-o", tmp_path / "given", GIVEN], check=True)
+    node.empty()
+    there = node.run(tmp_path / "given", PREFIX)
+    assert there.returncode == 0, there.stderr
+    said = dict(line.split(": ") for line in there.stdout.splitlines() if ": " in line)
+    refused = {"set owner": "EINVAL", "lease": "EINVAL", "notify": "EINVAL",
+               "vmsplice": "EBADF", "handle": "EOPNOTSUPP", "trusted": "EPERM",
+               "extended flags": "ENOTTY"}  # fmt: skip
+    assert {name: said[name] for name in refused} == refused
+
+
+@pytest.mark.parametrize("mode", ["forwarded", "direct", "node"])
+@pytest.mark.parametrize("named", ["absolute", "relative"])
+def test_walks_by_entries(request, tmp_path, mode, named):
+    """libc's fts found few entries below a prefix, and said nothing of it."""
+    if shutil.which("cc") is None:
+        pytest.skip("cc is not installed")
+    daemon = request.getfixturevalue("node" if mode == "node" else "daemon")
+    subprocess.run(["cc", "-O1", "-Wall", "-Werror", "-o", tmp_path / "trees", TREES], check=True)
+    daemon.empty()
+    words = [tmp_path / "trees", daemon.direct, daemon.direct if named == "absolute" else "."]
+    direct = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert direct.returncode == 0 and direct.stdout.count("\n") > 300, direct.stderr
+    there = daemon.run(
+        tmp_path / "trees",
+        PREFIX,
+        PREFIX if named == "absolute" else ".",
+        options=["--direct"] if mode == "direct" else [],
+    )
+    assert there.stdout == direct.stdout, there.stderr

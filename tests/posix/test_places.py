@@ -67,6 +67,19 @@ def test_a_far_program_that_is_statically_linked(daemon, programs_of_kinds, laun
     assert done.stdout.splitlines() == [f"program at {PREFIX}", "landed 1 2", "preload no", "in", "3"]
 
 
+@pytest.mark.parametrize("options", [[], ["--direct"]], ids=["forwarded", "direct"])
+def test_a_far_program_that_is_executed_by_descriptor(daemon, programs_of_kinds, launch, options):
+    """It ran past the supervisor, in this machine's folder."""
+    daemon.empty()
+    shutil.copy(programs_of_kinds / "static", daemon.far / "program")
+    code = "import os; fd = os.open('program', os.O_RDONLY); os.execve(fd, ['program'], os.environ)"
+    words = [python(), "-c", f"import os; os.chdir({PREFIX!r}); {code}"]
+    done = daemon.run(*words, options=options, cwd=launch, input="in\n")
+    said = [f"program at {PREFIX}", "landed 1 2", "preload no", "in"]
+    assert (done.returncode, done.stdout.splitlines()) == (3, said), done.stderr
+    assert (daemon.far / "landed").exists()
+
+
 def test_a_script_whose_interpreter_is_statically_linked(daemon, programs_of_kinds, launch):
     daemon.empty()
     script = launch.parent / "script"
@@ -142,7 +155,9 @@ print(libc.inotify_add_watch(watcher, b"missing", 2), ctypes.get_errno())
 """
 
 
-def test_watches(daemon, launch):
+@pytest.mark.parametrize("options", [[], ["--direct"], ["--seccomp"]], ids=["forwarded", "direct", "seccomp"])
+def test_watches(daemon, launch, options):
+    """With --seccomp, an empty folder of this machine was watched."""
     daemon.empty()
     outcomes = []
     for folder in (daemon.direct, daemon.far):
@@ -150,7 +165,7 @@ def test_watches(daemon, launch):
         (folder / "link").symlink_to("d")
     words = [python(), "-c", WATCH]
     outcomes.append(subprocess.run([*words, daemon.direct], capture_output=True, text=True).stdout)
-    outcomes.append(daemon.run(*words, PREFIX, cwd=launch).stdout)
+    outcomes.append(daemon.run(*words, PREFIX, cwd=launch, options=options).stdout)
     assert "b'a'" in outcomes[0] and "b'b'" in outcomes[0]
     assert outcomes[0] == outcomes[1]
 

@@ -152,6 +152,36 @@ def test_who_stays_behind_is_served_on(daemon):
     assert (daemon.far / "late").read_text() in ("", "late\n")
 
 
+CLOSED = """
+import fcntl, os, sys
+os.chdir(sys.argv[1])
+os.mkfifo("pipe")
+for turn in range(400):
+    reader = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
+    writer = os.open("pipe", os.O_WRONLY)
+    os.close(reader)
+    try:
+        sys.exit(os.write(writer, b"into nothing"))
+    except BrokenPipeError:
+        os.close(writer)
+    for lock in (fcntl.LOCK_EX, fcntl.LOCK_SH):
+        one = os.open("file", os.O_RDWR | os.O_CREAT)
+        fcntl.flock(one, lock | fcntl.LOCK_NB)
+        os.close(one)
+    leased = os.open("file", os.O_RDWR)
+    fcntl.fcntl(leased, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    os.close(leased)
+print("closed")
+"""
+
+
+def test_what_the_program_closes_is_closed(daemon):
+    """The supervisor keeps no copy: not a FIFO's end, nor a lock, nor a lease, for no moment."""
+    daemon.empty()
+    done = daemon.run("python3", "-c", CLOSED, PREFIX, options=["--seccomp"])
+    assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")
+
+
 def test_random_operations(daemon):
     """Of a dynamically linked program: its system calls are the same."""
     for seeds, steps, processes in ((range(600, 604), 200, 1), (range(700, 703), 200, 3)):

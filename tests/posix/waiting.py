@@ -23,8 +23,8 @@ def hit(*_):
 
 def interrupted(call) -> bool:
     signal.signal(signal.SIGALRM, hit)
-    signal.setitimer(signal.ITIMER_REAL, 0.2)
     try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
         call()
     except Hit:
         return True
@@ -87,11 +87,13 @@ def fifo() -> None:
 def locks() -> None:
     file = open(ROOT + "/lock", "w+")
     reader, writer = os.pipe()
+    told, tell = os.pipe()
 
     def hold(seconds: float):
         def body():
             fcntl.lockf(file, fcntl.LOCK_EX)
             os.write(writer, b"1")
+            os.read(told, 1)
             time.sleep(seconds)
 
         return body
@@ -102,6 +104,7 @@ def locks() -> None:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         print("conflict", error.errno in (11, 13))
+    os.write(tell, b"1")
     fcntl.lockf(file, fcntl.LOCK_EX)
     print("waited True")
     os.waitpid(pid, 0)
@@ -111,20 +114,26 @@ def locks() -> None:
     def cross():
         fcntl.lockf(other, fcntl.LOCK_EX)
         os.write(writer, b"1")
-        fcntl.lockf(file, fcntl.LOCK_EX)
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+        except OSError as error:
+            os._exit(error.errno)
 
     pid = child(cross)
     os.read(reader, 1)
-    time.sleep(0.3)
+    # Whoever waits second is told.
+    found = 0
     try:
         fcntl.lockf(other, fcntl.LOCK_EX)
     except OSError as error:
-        print("deadlock", error.errno == 35)
+        found = error.errno
     fcntl.lockf(file, fcntl.LOCK_UN)
-    os.waitpid(pid, 0)
+    _, status = os.waitpid(pid, 0)
+    print("deadlock", sorted([found, os.waitstatus_to_exitcode(status)]) == [0, 35])
 
     pid = child(hold(100))
     os.read(reader, 1)
+    os.write(tell, b"1")
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     fcntl.lockf(file, fcntl.LOCK_EX)
@@ -140,9 +149,8 @@ def pipe_signal() -> None:
     here.listen(1)
     there.connect(here.getsockname())
     here.accept()[0].close()
-    time.sleep(0.1)
     try:
-        for _ in range(3):
+        for _ in range(1200):
             os.write(there.fileno(), b"x")
             time.sleep(0.05)
     except (BrokenPipeError, ConnectionResetError):

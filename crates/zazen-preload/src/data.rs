@@ -7,7 +7,7 @@
 use crate::far::{BYTES_MAX, Destination, OFFSET, far, place};
 use crate::real::{aliases, give, hooks};
 use crate::table::{self, FarFile};
-use crate::{descriptors, fault, transport};
+use crate::{descriptors, fault, given, transport};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use zazen_forward_api::paths::Text;
@@ -392,8 +392,17 @@ hooks! {
     fn sync_file_range(fd: c_int, offset: i64, count: i64, flags: c_uint) -> c_int {
         match table::entry(fd) {
             None => next(fd, offset, count, flags),
-            // Weaker than what is done.
-            Some(entry) => give(far!(px_sync(entry.id(), 1))),
+            Some(entry) => {
+                let end = offset.checked_add(count).unwrap_or(-1);
+                if flags & !RANGE_FLAGS != 0 || offset < 0 || count < 0 || end < 0 {
+                    return give(Err(libc::EINVAL));
+                }
+                if entry.is_socket() || !entry.is_prompt() {
+                    return give(Err(libc::ESPIPE));
+                }
+                // Weaker than what is done.
+                give(far!(px_sync(entry.id(), 1)))
+            }
         }
     }
 
@@ -439,6 +448,16 @@ hooks! {
 
     fn readahead(fd: c_int, offset: i64, count: usize) -> isize {
         let Some(entry) = table::entry(fd) else { return next(fd, offset, count) };
+        let flags = match far!(px_fcntl(entry.id(), libc::F_GETFL, 0)) {
+            Ok(flags) => flags as c_int,
+            Err(error) => return give(Err(error)),
+        };
+        if flags & libc::O_PATH != 0 || flags & libc::O_ACCMODE == libc::O_WRONLY {
+            return give(Err(libc::EBADF));
+        }
+        if !matches!(entry.kind(), libc::S_IFREG | libc::S_IFBLK) {
+            return give(Err(libc::EINVAL));
+        }
         let wanted = libc::POSIX_FADV_WILLNEED;
         give(far!(px_advise(entry.id(), offset, count as i64, wanted)).map(|_| 0))
     }
@@ -452,15 +471,29 @@ hooks! {
                 give(copy_far(from, from_offset, to, to_offset, count))
             }
             (Some(_), Some(_)) => give(Err(libc::EINVAL)),
-            // Two kernels: programs fall back to reading and writing.
-            _ if is_open(from) && is_open(to) => give(Err(libc::EXDEV)),
-            _ => give(Err(libc::EBADF)),
+            _ => {
+                let here = given::with_both(from, to, |from, to| {
+                    next(from, from_offset, to, to_offset, count, flags)
+                });
+                match here {
+                    Some(copied) => copied,
+                    // Two kernels: programs fall back to reading and writing.
+                    None if is_open(from) && is_open(to) => give(Err(libc::EXDEV)),
+                    None => give(Err(libc::EBADF)),
+                }
+            }
         }
     }
 
     fn sendfile(to: c_int, from: c_int, offset: *mut i64, count: usize) -> isize {
         if table::entry(from).is_none() && table::entry(to).is_none() {
             return next(to, from, offset, count);
+        }
+        if let Some(sent) = given::with_both(to, from, |to, from| next(to, from, offset, count)) {
+            return sent;
+        }
+        if !offset.is_null() && !fault::writable(offset, size_of::<i64>()) {
+            return give(Err(libc::EFAULT));
         }
         if !offset.is_null() && *offset < 0 {
             return give(Err(libc::EINVAL));
@@ -477,20 +510,28 @@ hooks! {
         if table::entry(from).is_none() && table::entry(to).is_none() {
             return next(from, from_offset, to, to_offset, count, flags);
         }
-        give(splice_by_copy(from, from_offset, to, to_offset, count))
+        let here = given::with_both(from, to, |from, to| {
+            next(from, from_offset, to, to_offset, count, flags)
+        });
+        match here {
+            Some(moved) => moved,
+            None => give(splice_by_copy(from, from_offset, to, to_offset, count)),
+        }
     }
 
     fn tee(from: c_int, to: c_int, count: usize, flags: c_uint) -> isize {
         if table::entry(from).is_none() && table::entry(to).is_none() {
             return next(from, to, count, flags);
         }
-        give(Err(libc::EINVAL))
+        given::with_both(from, to, |from, to| next(from, to, count, flags))
+            .unwrap_or_else(|| give(Err(libc::EINVAL)))
     }
 
     fn vmsplice(fd: c_int, parts: *const libc::iovec, count: usize, flags: c_uint) -> isize {
         match table::entry(fd) {
             None => next(fd, parts, count, flags),
-            Some(_) => give(Err(libc::EBADF)),
+            Some(_) => given::with_both(fd, fd, |fd, _| next(fd, parts, count, flags))
+                .unwrap_or_else(|| give(Err(libc::EBADF))),
         }
     }
 
@@ -506,6 +547,10 @@ hooks! {
         result
     }
 }
+
+/// What sync_file_range knows.
+const RANGE_FLAGS: c_uint =
+    libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
 
 /// What sendfile(2) checks, in its order.
 unsafe fn can_send(to: c_int, from: c_int, count: usize) -> Result<(), c_int> {
@@ -625,26 +670,58 @@ unsafe fn splice_by_copy(
     if (is_pipe(from) && !from_offset.is_null()) || (is_pipe(to) && !to_offset.is_null()) {
         return Err(libc::ESPIPE);
     }
+    for offset in [from_offset, to_offset] {
+        if !offset.is_null() && !fault::writable(offset, size_of::<i64>()) {
+            return Err(libc::EFAULT);
+        }
+    }
+    // SAFETY: numbers only.
+    if unsafe { descriptors::fcntl(to, libc::F_GETFL, 0) } & libc::O_APPEND != 0 {
+        return Err(libc::EINVAL);
+    }
     let mut memory = vec![0_u8; count.min(PIECE)];
-    let checked = |moved: isize| if moved < 0 { Err(crate::real::errno()) } else { Ok(moved) };
+    let checked = |moved: isize| if moved < 0 { Err(crate::real::errno()) } else { Ok(moved as usize) };
     // SAFETY: the memory's size; the program's offsets, or NULL.
     unsafe {
-        let data: *mut c_void = memory.as_mut_ptr().cast();
         let got = checked(match from_offset.as_ref() {
-            Some(offset) => pread(from, data, memory.len(), *offset),
-            None => read(from, data, memory.len()),
+            Some(offset) => pread(from, memory.as_mut_ptr().cast(), memory.len(), *offset),
+            None => read(from, memory.as_mut_ptr().cast(), memory.len()),
         })?;
-        let put = checked(match to_offset.as_ref() {
-            Some(offset) => pwrite(to, data, got as usize, *offset),
-            None => write(to, data, got as usize),
-        })?;
+        // What a pipe gave must not be lost.
+        let mut put = 0;
+        while put < got {
+            let rest = &memory[put..got];
+            let written = checked(match to_offset.as_ref() {
+                Some(offset) => pwrite(to, rest.as_ptr().cast(), rest.len(), *offset + put as i64),
+                None => write(to, rest.as_ptr().cast(), rest.len()),
+            });
+            match written {
+                Ok(0) => break,
+                Ok(written) => put += written,
+                Err(_) if put > 0 => break,
+                Err(error) => {
+                    give_back(from, from_offset, got);
+                    return Err(error);
+                }
+            }
+        }
         if let Some(offset) = from_offset.as_mut() {
             *offset += put as i64;
+        } else {
+            give_back(from, from_offset, got - put);
         }
         if let Some(offset) = to_offset.as_mut() {
             *offset += put as i64;
         }
-        Ok(put)
+        Ok(put as isize)
+    }
+}
+
+/// A file goes on where bytes were not passed on; a pipe can't.
+unsafe fn give_back(from: c_int, offset: *mut i64, count: usize) {
+    if offset.is_null() && count > 0 {
+        // SAFETY: numbers only.
+        unsafe { lseek(from, -(count as i64), libc::SEEK_CUR) };
     }
 }
 

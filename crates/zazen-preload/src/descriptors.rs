@@ -1,6 +1,7 @@
 //! close, fcntl and ioctl: what is done with descriptors as numbers.
 
 use crate::far::{Lock, far};
+use crate::given::{self, Given, Real};
 use crate::real::{aliases, give, hooks};
 use crate::table::{self, FarFile};
 use crate::{events, fault, state, transport};
@@ -10,7 +11,12 @@ use std::ffi::{c_int, c_uint};
 pub(crate) fn drop_entry(fd: c_int) -> Result<(), c_int> {
     events::closed(fd);
     match table::take(fd) {
-        Some((entry, last)) => far!(px_close(entry.id(), c_int::from(last))).map(|_| ()),
+        Some((entry, last)) => {
+            if last {
+                table::drop_kept(entry);
+            }
+            far!(px_close(entry.id(), c_int::from(last))).map(|_| ())
+        }
         None => Ok(()),
     }
 }
@@ -167,23 +173,39 @@ fn control(fd: c_int, entry: FarFile, command: c_int, argument: usize) -> Result
         }
         libc::F_SETLKW | libc::F_OFD_SETLKW => {
             // SAFETY: as above.
-            unsafe { lock_wait(entry, command, argument as *mut libc::flock64) }
+            unsafe { lock_wait(entry, command, argument as *const libc::flock64) }
         }
-        _ => far!(px_fcntl(entry.id(), command, argument as i64)).map(|value| value as c_int),
+        // The kernel drops notifications when a descriptor of the file is closed.
+        libc::F_NOTIFY => table::fcntl_kernel(given::keep(entry)?.fd(), command, argument),
+        libc::F_GETFL
+        | libc::F_SETFL
+        | libc::F_GETPIPE_SZ
+        | libc::F_SETPIPE_SZ
+        | libc::F_ADD_SEALS
+        | libc::F_GET_SEALS => {
+            far!(px_fcntl(entry.id(), command, argument as i64)).map(|value| value as c_int)
+        }
+        // Owners, signals and leases are between a process and its own kernel.
+        _ => match Given::of(entry) {
+            Some(given) => table::fcntl_kernel(given.fd(), command, argument),
+            None => Err(libc::EINVAL),
+        },
     }
 }
 
 unsafe fn lock(entry: FarFile, command: c_int, asked: *mut libc::flock64) -> Result<c_int, c_int> {
-    if !fault::writable(asked, size_of::<libc::flock64>()) {
+    let asks = matches!(command, libc::F_GETLK | libc::F_OFD_GETLK);
+    // A program's own may be a constant, where it is not written.
+    let bytes = size_of::<libc::flock64>();
+    if !(if asks { fault::writable(asked, bytes) } else { fault::readable(asked, bytes) }) {
         return Err(libc::EFAULT);
     }
     // SAFETY: the program's object.
-    let asked = unsafe { &mut *asked };
-    let mut lock = to_far(asked);
+    let mut lock = to_far(unsafe { &*asked });
     far!(px_lock(entry.id(), command, (&raw mut lock).cast()))?;
-    if !matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) {
-        crate::wal::note_lock(&lock);
-    } else {
+    if asks {
+        // SAFETY: as above.
+        let asked = unsafe { &mut *asked };
         asked.l_type = lock.kind as i16;
         if lock.kind != libc::F_UNLCK {
             asked.l_whence = lock.whence as i16;
@@ -191,6 +213,8 @@ unsafe fn lock(entry: FarFile, command: c_int, asked: *mut libc::flock64) -> Res
             asked.l_len = lock.length;
             asked.l_pid = lock.pid;
         }
+    } else {
+        crate::wal::note_lock(&lock);
     }
     Ok(0)
 }
@@ -206,14 +230,13 @@ fn to_far(lock: &libc::flock64) -> Lock {
     }
 }
 
-unsafe fn lock_wait(entry: FarFile, command: c_int, asked: *mut libc::flock64) -> Result<c_int, c_int> {
-    if !fault::writable(asked, size_of::<libc::flock64>()) {
+unsafe fn lock_wait(entry: FarFile, command: c_int, asked: *const libc::flock64) -> Result<c_int, c_int> {
+    if !fault::readable(asked, size_of::<libc::flock64>()) {
         return Err(libc::EFAULT);
     }
-    // SAFETY: the program's object.
-    let asked = unsafe { &mut *asked };
     let at_once = if command == libc::F_SETLKW { libc::F_SETLK } else { libc::F_OFD_SETLK };
-    let mut lock = to_far(asked);
+    // SAFETY: the program's object.
+    let mut lock = to_far(unsafe { &*asked });
     match far!(px_lock(entry.id(), at_once, (&raw mut lock).cast())) {
         Err(libc::EAGAIN | libc::EACCES) => {
             let tag = transport::tag();
@@ -227,33 +250,64 @@ fn device_control(fd: c_int, entry: FarFile, request: u64, argument: usize) -> R
     match request {
         libc::FIOCLEX => table::fcntl_kernel(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize),
         libc::FIONCLEX => table::fcntl_kernel(fd, libc::F_SETFD, 0),
-        libc::FIONREAD | libc::FIONBIO | libc::TIOCOUTQ => {
+        libc::FIONREAD | libc::FIONBIO | libc::TIOCOUTQ | GET_FLAGS | SET_FLAGS => {
             let pointer = argument as *mut c_int;
-            if !fault::writable(pointer, size_of::<c_int>()) {
+            // A program's own may be a constant, where it is not written.
+            let takes = matches!(request, libc::FIONBIO | SET_FLAGS);
+            let bytes = size_of::<c_int>();
+            if !(if takes { fault::readable(pointer, bytes) } else { fault::writable(pointer, bytes) }) {
                 return Err(libc::EFAULT);
             }
             // SAFETY: what ioctl(2) takes for these requests.
             let mut value = u64::from(unsafe { *pointer } as u32);
             let result = far!(px_ioctl(entry.id(), request, &raw mut value))?;
-            // SAFETY: as above.
-            unsafe { *pointer = value as c_int };
+            if !takes {
+                // SAFETY: as above.
+                unsafe { *pointer = value as c_int };
+            }
             Ok(result)
         }
-        // FS_IOC_GETFLAGS, FS_IOC_SETFLAGS: declared with a long, used with an int.
-        0x8008_6601 | 0x4008_6602 => {
-            let pointer = argument as *mut c_int;
-            if !fault::writable(pointer, size_of::<c_int>()) {
+        _ => match Given::of(entry) {
+            Some(given) => device_control_here(given.fd(), request, argument),
+            // Cloning names a second descriptor, which could be this kernel's.
+            None if matches!(request, FICLONE | FICLONERANGE) => Err(libc::EOPNOTSUPP),
+            None if far!(px_fcntl(entry.id(), libc::F_GETFL, 0))? & i64::from(libc::O_PATH) != 0 => {
+                Err(libc::EBADF)
+            }
+            None => Err(libc::ENOTTY),
+        },
+    }
+}
+
+/// FS_IOC_GETFLAGS, FS_IOC_SETFLAGS: declared with a long, used with an int.
+const GET_FLAGS: u64 = 0x8008_6601;
+const SET_FLAGS: u64 = 0x4008_6602;
+const FICLONE: u64 = 0x4004_9409;
+const FICLONERANGE: u64 = 0x4020_940d;
+
+/// By this kernel, for a descriptor that it has. Other descriptors that a request names are the
+/// program's.
+fn device_control_here(fd: c_int, request: u64, argument: usize) -> Result<c_int, c_int> {
+    let call = |argument: usize| {
+        let arguments = [fd as usize, request as usize, argument, 0, 0, 0];
+        crate::real::system_call(libc::SYS_ioctl, arguments).map(|value| value as c_int)
+    };
+    match request {
+        FICLONE => {
+            let from = Real::of(argument as c_int).ok_or(libc::EXDEV)?;
+            call(from.fd() as usize)
+        }
+        FICLONERANGE => {
+            let range = argument as *const [i64; 4];
+            if !fault::readable(range, size_of::<[i64; 4]>()) {
                 return Err(libc::EFAULT);
             }
-            // SAFETY: as above.
-            let mut value = u64::from(unsafe { *pointer } as u32);
-            let result = far!(px_ioctl(entry.id(), request, &raw mut value))?;
-            // SAFETY: as above.
-            unsafe { *pointer = value as c_int };
-            Ok(result)
+            // SAFETY: the program's structure, as was just looked.
+            let mut range = unsafe { range.read() };
+            let from = Real::of(range[0] as c_int).ok_or(libc::EXDEV)?;
+            range[0] = from.fd().into();
+            call((&raw const range) as usize)
         }
-        // Cloning names a second descriptor, which would be this kernel's.
-        0x4004_9409 | 0x4020_940d => Err(libc::EOPNOTSUPP),
-        _ => Err(libc::ENOTTY),
+        _ => call(argument),
     }
 }

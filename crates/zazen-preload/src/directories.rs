@@ -14,6 +14,8 @@ use std::ffi::{c_char, c_int, c_void};
 /// Where libc has the size of its buffer.
 const MAGIC: u64 = 0x7a61_7a65_6e64_6972;
 const BUFFER_BYTES: usize = 32768;
+/// Bytes of entries that one call brings, at most.
+const ENTRIES_BYTES_MAX: usize = 1 << 20;
 
 #[repr(C)]
 struct Stream {
@@ -179,8 +181,12 @@ hooks! {
 
     fn getdents64(fd: c_int, data: *mut c_void, count: usize) -> isize {
         let Some(entry) = table::entry(fd) else { return next(fd, data, count) };
-        let mut room = count as u64;
-        give(far!(px_entries(entry.id(), data, &raw mut room)).map(|got| got as isize))
+        // The far side gives whole entries: as many as there is memory for.
+        let backed = crate::fault::backed(data, count.min(ENTRIES_BYTES_MAX), true);
+        give(backed.and_then(|bytes| {
+            let mut room = bytes as u64;
+            far!(px_entries(entry.id(), data, &raw mut room)).map(|got| got as isize)
+        }))
     }
 
     fn scandir(

@@ -155,7 +155,7 @@ pub(crate) fn look_alive_by(look: fn()) {
 }
 
 /// The far working directory, by a number that the far side knows.
-fn far_cwd() -> Option<FarFile> {
+pub(crate) fn far_cwd() -> Option<FarFile> {
     cwd::far()?;
     // SAFETY: a function of `look_alive_by`, or none.
     let look: Option<fn()> = unsafe { std::mem::transmute(LOOK.load(Ordering::Acquire)) };

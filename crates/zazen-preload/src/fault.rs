@@ -3,7 +3,7 @@
 //! One instruction looks at a byte. If it faults, this library's handler of SIGSEGV and SIGBUS goes
 //! on behind it. Programs do not see the handler: sigaction and its relatives report the default.
 //! If a program installs a handler of its own, that handler takes this one's place. From then on, a
-//! bad pointer ends the program or goes to the program's handler.
+//! system call looks, which takes longer.
 //!
 //! Invariants: any other fault ends the program as without this library, with its registers in the
 //! core dump. A look writes nothing.
@@ -11,7 +11,7 @@
 use crate::real::{self, aliases, errno, hooks, set_errno, system_call};
 use crate::state;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use zazen_forward_api::paths::PATH_MAX;
 
 /// Pages are at least so large.
@@ -51,15 +51,44 @@ fn in_range(at: usize, bytes: usize) -> bool {
     at >= PAGE_BYTES && at.checked_add(bytes).is_some_and(|end| end <= isize::MAX as usize)
 }
 
-/// How many of the bytes `one` finds good, from the first on.
-fn good_bytes(at: usize, bytes: usize, one: unsafe extern "C" fn(usize) -> c_int) -> usize {
+/// Whether this library's handler has both signals.
+static HANDLED: AtomicBool = AtomicBool::new(false);
+
+/// Whether a byte can be read, or written. What is in it stays.
+fn is_good(at: usize, writes: bool) -> bool {
+    if HANDLED.load(Ordering::Relaxed) {
+        // SAFETY: a look: where it faults, the handler answers.
+        return unsafe { if writes { touch(at) } else { look(at) } } == 0;
+    }
+    // The kernel looks: it waits for no time until the word is another one, or adds nothing to it.
+    static NOBODYS: AtomicU32 = AtomicU32::new(0);
+    const FUTEX_OP_ADD: usize = 1 << 28;
+    let word = at & !3;
+    let no_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let asked = if writes {
+        [NOBODYS.as_ptr() as usize, WAKE_OP as usize, 0, 0, word, FUTEX_OP_ADD]
+    } else {
+        [word, WAIT as usize, UNUSUAL as usize, (&raw const no_time) as usize, 0, 0]
+    };
+    let kept = errno();
+    let outcome = system_call(libc::SYS_futex, asked);
+    set_errno(kept);
+    outcome != Err(libc::EFAULT)
+}
+
+const WAKE_OP: c_int = libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG;
+const WAIT: c_int = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+/// A word that memory seldom holds.
+const UNUSUAL: u32 = 0x9c3a_71e5;
+
+/// How many of the bytes can be read or written, from the first on.
+fn good_bytes(at: usize, bytes: usize, writes: bool) -> usize {
     if bytes == 0 || !in_range(at, bytes) {
         return 0;
     }
     let mut done = 0;
     while done < bytes {
-        // SAFETY: a look: where it faults, the handler answers.
-        if unsafe { one(at + done) } != 0 {
+        if !is_good(at + done, writes) {
             return done;
         }
         done += PAGE_BYTES - (at + done) % PAGE_BYTES;
@@ -70,7 +99,7 @@ fn good_bytes(at: usize, bytes: usize, one: unsafe extern "C" fn(usize) -> c_int
 /// How many bytes a program has at `at`, of so many that are to be read or, where it `writes`,
 /// written. EFAULT if the first is not there.
 pub(crate) fn backed<T>(at: *const T, bytes: usize, writes: bool) -> Result<usize, c_int> {
-    match good_bytes(at as usize, bytes, if writes { touch } else { look }) {
+    match good_bytes(at as usize, bytes, writes) {
         0 if bytes > 0 => Err(libc::EFAULT),
         good => Ok(good),
     }
@@ -78,12 +107,12 @@ pub(crate) fn backed<T>(at: *const T, bytes: usize, writes: bool) -> Result<usiz
 
 /// Whether a program can read these bytes.
 pub(crate) fn readable<T>(at: *const T, bytes: usize) -> bool {
-    good_bytes(at as usize, bytes, look) == bytes
+    good_bytes(at as usize, bytes, false) == bytes
 }
 
 /// Whether a program can write these bytes.
 pub(crate) fn writable<T>(at: *mut T, bytes: usize) -> bool {
-    good_bytes(at as usize, bytes, touch) == bytes
+    good_bytes(at as usize, bytes, true) == bytes
 }
 
 /// A program's string; `None` if it has no such memory, or if the string is far longer than a path.
@@ -92,8 +121,7 @@ pub(crate) fn string<'a>(at: *const c_char) -> Option<&'a CStr> {
     let mut length = 0;
     while length <= PATH_MAX {
         let here = at as usize + length;
-        // SAFETY: a look: where it faults, the handler answers.
-        if !in_range(here, 1) || unsafe { look(here) } != 0 {
+        if !in_range(here, 1) || !is_good(here, false) {
             return None;
         }
         let room = PAGE_BYTES - here % PAGE_BYTES;
@@ -174,9 +202,22 @@ fn stand_in(signal: c_int) {
     }
 }
 
+/// Looks whose the handlers are now.
+fn settle() {
+    let ours = |signal: c_int| {
+        // SAFETY: all zeros is a valid sigaction.
+        unsafe {
+            let mut now: libc::sigaction = std::mem::zeroed();
+            real_sigaction(signal, std::ptr::null(), &raw mut now) == 0 && is_ours(now.sa_sigaction)
+        }
+    };
+    HANDLED.store(SIGNALS.into_iter().all(ours), Ordering::Relaxed);
+}
+
 /// Called once, when the library is loaded.
 pub(crate) fn begin() {
     SIGNALS.into_iter().for_each(stand_in);
+    settle();
 }
 
 fn is_one(signal: c_int) -> bool {
@@ -190,6 +231,7 @@ fn told(signal: c_int, before: usize) -> usize {
     }
     let kept = errno();
     stand_in(signal);
+    settle();
     set_errno(kept);
     if is_ours(before) { libc::SIG_DFL } else { before }
 }
@@ -202,6 +244,7 @@ hooks! {
                 *old = std::mem::zeroed();
             }
             stand_in(signal);
+            settle();
         }
         result
     }

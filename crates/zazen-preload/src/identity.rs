@@ -7,14 +7,31 @@
 //! Invariant: after a change, no call is made with the old identity, and this process keeps nothing
 //! with which it could make one.
 
-use crate::real::hooks;
+use crate::real::{hooks, system_call};
 use crate::{state, transport};
 use std::ffi::{c_char, c_int};
 
-/// Leaves the old identity's process at the far side, if the call changed the identity.
-fn told(result: c_int) -> c_int {
+/// Groups that are compared. A program with more counts as changed.
+const GROUPS_MAX: usize = 256;
+
+/// As whom the kernel opens files for this process; `None` where that can't be said.
+fn current() -> Option<(usize, usize, usize, [u32; GROUPS_MAX])> {
+    let ask = |number| system_call(number, [0; 6]).ok();
+    let mut groups = [0; GROUPS_MAX];
+    let asked = [GROUPS_MAX, groups.as_mut_ptr() as usize, 0, 0, 0, 0];
+    let count = system_call(libc::SYS_getgroups, asked).ok()?;
+    Some((ask(libc::SYS_geteuid)?, ask(libc::SYS_getegid)?, count, groups))
+}
+
+/// Makes the call, and leaves the old identity's process at the far side if the identity changed.
+fn changing(call: impl FnOnce() -> c_int) -> c_int {
     // Who connects later is seen as who it is then.
-    if result >= 0 && state::is_active() && transport::is_known() {
+    if !state::is_active() || !transport::is_known() {
+        return call();
+    }
+    let before = current();
+    let result = call();
+    if result >= 0 && (before.is_none() || before != current()) {
         transport::leave_identity();
     }
     result
@@ -22,42 +39,42 @@ fn told(result: c_int) -> c_int {
 
 hooks! {
     fn setuid(uid: u32) -> c_int {
-        told(next(uid))
+        changing(|| next(uid))
     }
 
     fn setgid(gid: u32) -> c_int {
-        told(next(gid))
+        changing(|| next(gid))
     }
 
     fn seteuid(uid: u32) -> c_int {
-        told(next(uid))
+        changing(|| next(uid))
     }
 
     fn setegid(gid: u32) -> c_int {
-        told(next(gid))
+        changing(|| next(gid))
     }
 
     fn setreuid(real: u32, effective: u32) -> c_int {
-        told(next(real, effective))
+        changing(|| next(real, effective))
     }
 
     fn setregid(real: u32, effective: u32) -> c_int {
-        told(next(real, effective))
+        changing(|| next(real, effective))
     }
 
     fn setresuid(real: u32, effective: u32, saved: u32) -> c_int {
-        told(next(real, effective, saved))
+        changing(|| next(real, effective, saved))
     }
 
     fn setresgid(real: u32, effective: u32, saved: u32) -> c_int {
-        told(next(real, effective, saved))
+        changing(|| next(real, effective, saved))
     }
 
     fn setgroups(count: usize, groups: *const u32) -> c_int {
-        told(next(count, groups))
+        changing(|| next(count, groups))
     }
 
     fn initgroups(user: *const c_char, group: u32) -> c_int {
-        told(next(user, group))
+        changing(|| next(user, group))
     }
 }

@@ -7,6 +7,7 @@
 //! EACCES.
 
 use crate::far::far;
+use crate::given::Given;
 use crate::real::{aliases, hooks, system_call};
 use crate::state;
 use crate::table::{self, FarFile};
@@ -19,6 +20,11 @@ const COPY_BYTES_MAX: u64 = 256 << 20;
 /// The bits of mmap's flags that say how memory is shared.
 const SHARING: c_int = 0xf;
 
+/// Whether a description's flags say that it is no open file.
+fn is_by_path(flags: i64) -> bool {
+    flags & i64::from(libc::O_PATH) != 0
+}
+
 hooks! {
     fn mmap(
         at: *mut c_void, length: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64,
@@ -29,15 +35,22 @@ hooks! {
         let Some(entry) = table::entry(fd) else {
             return next(at, length, protection, flags, fd, offset);
         };
-        let mut real = -1;
-        if far!(px_give(entry.id(), &raw mut real)).is_ok() {
-            let memory = next(at, length, protection, flags, real, offset);
+        if let Some(given) = Given::of(entry) {
+            let memory = next(at, length, protection, flags, given.fd(), offset);
             let error = crate::real::errno();
-            table::close_kernel(real);
+            drop(given);
             crate::real::set_errno(error);
             return memory;
         }
-        let copied = copy_for(entry, length, protection, flags, offset).and_then(|copy| {
+        // What is no mapping at all, the kernel says before it looks at the file.
+        let copy = if length == 0 || flags & libc::MAP_TYPE == 0 {
+            Err(libc::EINVAL)
+        } else if far!(px_fcntl(entry.id(), libc::F_GETFL, 0)).is_ok_and(is_by_path) {
+            Err(libc::EBADF)
+        } else {
+            copy_for(entry, length, protection, flags, offset)
+        };
+        let copied = copy.and_then(|copy| {
             let memory = next(at, length, protection, flags & !libc::MAP_SYNC, copy, 0);
             let error = crate::real::errno();
             table::close_kernel(copy);

@@ -56,14 +56,30 @@ unsafe fn two(
             give(far((dir, from), (NOBODY, to)))
         }
         (Ok(Destination::Far(dir, from)), _) => {
+            if let Err(error) = is_folder(at.1, to.1) {
+                return give(Err(error));
+            }
             let mut found = crate::far::PxStat::default();
             let flags = libc::AT_SYMLINK_NOFOLLOW;
             let exists = far!(px_stat(dir, from, flags, libc::STATX_TYPE, (&raw mut found).cast()));
             give(exists.and(Err(libc::EXDEV)))
         }
         (Ok(Destination::Local(_) | Destination::Near(_)), Ok(Destination::Far(..))) => {
-            give(Err(libc::EXDEV))
+            give(is_folder(at.0, from.1).and(Err(libc::EXDEV)))
         }
+    }
+}
+
+/// An error where a path is relative to a descriptor that is no directory's.
+fn is_folder(dir: c_int, path: *const c_char) -> Result<(), c_int> {
+    let relative = fault::string(path).is_some_and(|path| path.to_bytes().first() != Some(&b'/'));
+    if dir == libc::AT_FDCWD || !relative {
+        return Ok(());
+    }
+    let look = [dir as usize, c".".as_ptr() as usize, libc::F_OK as usize, 0, 0, 0];
+    match crate::real::system_call(libc::SYS_faccessat, look) {
+        Err(libc::ENOTDIR) => Err(libc::ENOTDIR),
+        _ => Ok(()),
     }
 }
 
@@ -113,6 +129,9 @@ hooks! {
     }
 
     fn linkat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_int) -> c_int {
+        if flags & !(libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH) != 0 {
+            return give(Err(libc::EINVAL));
+        }
         if let Some(entry) = linked_by_number(from, flags) {
             return match place(to_dir, to, &mut Text::new()) {
                 Ok(Destination::Far(dir, to)) => {
@@ -297,7 +316,7 @@ hooks! {
 
     fn getcwd(to: *mut c_char, size: usize) -> *mut c_char {
         let mut text = Text::new();
-        let named = match cwd::far() {
+        let named = match crate::far::far_cwd() {
             Some(cwd) => crate::far::name_of(cwd, &mut text),
             None if near::renames() => cwd::ask_kernel(&mut text),
             None => return next(to, size),

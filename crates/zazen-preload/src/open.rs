@@ -58,11 +58,21 @@ pub(crate) fn open_far(dir: c_int, path: *const c_char, flags: c_int, mode: c_ui
     let mask = state::umask();
     let asked = flags & !libc::O_CLOEXEC;
     let number = Number::take(flags & libc::O_CLOEXEC != 0)?;
-    if state::is_direct() {
+    // What goes past the page cache is between the program's memory and its own kernel.
+    let uncached = flags & libc::O_DIRECT != 0 && state::daemon_is_here() && !state::aborts_on_escape();
+    if state::is_direct() || uncached {
         // The descriptor that comes takes the number's place.
         number.give_back();
         let mut fd = -1;
         match far!(px_open_direct(dir, path, asked, mode, mask, &raw mut fd)) {
+            Ok(_) if flags & (libc::O_DIRECT | libc::O_PATH) == libc::O_DIRECT => {
+                let now = table::fcntl_kernel(fd, libc::F_GETFL, 0)?;
+                if let Err(error) = table::fcntl_kernel(fd, libc::F_SETFL, (now | libc::O_DIRECT) as usize) {
+                    table::close_kernel(fd);
+                    return Err(error);
+                }
+                return settle(fd, flags);
+            }
             Ok(_) => return settle(fd, flags),
             Err(libc::EINPROGRESS) => {}
             // Another thread was first to have the last number.

@@ -2,6 +2,7 @@
 //! built from hooks.
 
 use crate::far::{Destination, place};
+use crate::given::{Given, Real};
 use crate::real::{hooks, set_errno};
 use crate::{cwd, descriptors, dup, fault, metadata, names, near, open, state, table};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -14,6 +15,11 @@ fn is_far(path: *const c_char) -> bool {
             unsafe { place(libc::AT_FDCWD, path, &mut Text::new()) },
             Ok(Destination::Near(_) | Destination::Far(..))
         )
+}
+
+/// A far file by its descriptor, or the working directory.
+fn far_directory(dir: c_int) -> Option<table::FarFile> {
+    if dir == libc::AT_FDCWD { cwd::far() } else { table::entry(dir) }
 }
 
 fn fails(error: c_int) -> c_int {
@@ -38,19 +44,51 @@ hooks! {
         dir: c_int, path: *const c_char, handle: *mut c_void, mount: *mut c_int, flags: c_int,
     ) -> c_int {
         let empty = flags & libc::AT_EMPTY_PATH != 0;
-        if empty && table::entry(dir).is_some() && fault::string(path).is_some_and(CStr::is_empty) {
-            return fails(libc::EOPNOTSUPP);
+        if empty
+            && let Some(entry) = far_directory(dir)
+            && fault::string(path).is_some_and(CStr::is_empty)
+        {
+            return match Given::of(entry) {
+                Some(given) => next(given.fd(), path, handle, mount, flags),
+                None => fails(libc::EOPNOTSUPP),
+            };
         }
         match place(dir, path, &mut Text::new()) {
             Ok(Destination::Local(path) | Destination::Near(path)) => next(dir, path, handle, mount, flags),
-            // A handle is of one kernel.
-            Ok(Destination::Far(..)) => fails(libc::EOPNOTSUPP),
+            Ok(Destination::Far(dir, path)) => {
+                let follow = if flags & libc::AT_SYMLINK_FOLLOW != 0 { 0 } else { libc::O_NOFOLLOW };
+                // A handle is of one kernel.
+                match Given::of_path(dir, path, follow, libc::EOPNOTSUPP) {
+                    Ok(given) => {
+                        let flags = flags & !libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH;
+                        next(given.fd(), c"".as_ptr(), handle, mount, flags)
+                    }
+                    Err(error) => fails(error),
+                }
+            }
             Err(error) => fails(error),
         }
     }
 
     fn open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int) -> c_int {
-        if table::entry(mount).is_some() { fails(libc::EOPNOTSUPP) } else { next(mount, handle, flags) }
+        let Some(cwd) = cwd::far().filter(|_| mount == libc::AT_FDCWD) else {
+            return match Real::of(mount) {
+                Some(real) => next(real.fd(), handle, flags),
+                None => fails(libc::EOPNOTSUPP),
+            };
+        };
+        // The working directory is open without a right to list it. The kernel wants that here.
+        let Some(given) = Given::of(cwd) else { return fails(libc::EOPNOTSUPP) };
+        let (name, how) = (given.name(), libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC);
+        let asked = [libc::AT_FDCWD as usize, name.as_ptr() as usize, how as usize, 0, 0, 0];
+        match crate::real::system_call(libc::SYS_openat, asked) {
+            Ok(folder) => {
+                let opened = next(folder as c_int, handle, flags);
+                table::close_kernel(folder as c_int);
+                opened
+            }
+            Err(error) => fails(error),
+        }
     }
 
     fn chroot(path: *const c_char) -> c_int {

@@ -172,8 +172,9 @@ hooks! {
         };
         let start = now();
         let outcome = select_by_poll(count, [readable, writable, special], wait, std::ptr::null());
-        if let (Some(time), Some(wait)) = (timeout.as_mut(), wait) {
-            // Linux says what is left.
+        if let Some(wait) = wait && fault::writable(timeout, size_of::<libc::timeval>()) {
+            // Linux says what is left, where the program's object is no constant.
+            let time = &mut *timeout;
             let left = wait.saturating_sub(now() - start);
             (time.tv_sec, time.tv_usec) = (left.as_secs() as i64, i64::from(left.subsec_micros()));
         }

@@ -226,8 +226,12 @@ unsafe fn hooked_otherwise(number: c_long, a: [usize; 6]) -> Option<c_long> {
             libc::SYS_utimensat => {
                 let (dir, path, times, flags) = (a[0] as c_int, a[1] as *const c_char, a[2], a[3] as c_int);
                 // Without a path: the descriptor, which libc calls futimens.
-                if path.is_null() && flags == 0 {
-                    return Some(crate::metadata::futimens(dir, times as *const _).into());
+                if path.is_null() {
+                    crate::table::entry(dir)?;
+                    return Some(match flags {
+                        0 => crate::metadata::futimens(dir, times as *const _).into(),
+                        _ => give(Err(libc::EINVAL)),
+                    });
                 }
                 Some(crate::metadata::utimensat(dir, path, times as *const _, flags).into())
             }
@@ -239,12 +243,24 @@ unsafe fn hooked_otherwise(number: c_long, a: [usize; 6]) -> Option<c_long> {
             }
             libc::SYS_getcwd => {
                 // The kernel counts the bytes, and allocates none.
-                let (to, size) = (a[0] as *mut c_char, a[1]);
-                if to.is_null() {
-                    return Some(give(Err(if size == 0 { libc::ERANGE } else { libc::EFAULT })));
-                }
-                let name = crate::names::getcwd(to, size);
-                Some(if name.is_null() { -1 } else { libc::strlen(name) as c_long + 1 })
+                let mut text = Text::new();
+                let named = match crate::far::far_cwd() {
+                    Some(cwd) => crate::far::name_of(cwd, &mut text),
+                    None if crate::near::renames() => crate::cwd::ask_kernel(&mut text),
+                    None => return None,
+                };
+                let (to, bytes) = (a[0] as *mut c_char, text.as_bytes().len() + 1);
+                let told = named.and_then(|()| {
+                    if bytes > a[1] {
+                        return Err(libc::ERANGE);
+                    }
+                    if !fault::writable(to, bytes) {
+                        return Err(libc::EFAULT);
+                    }
+                    std::ptr::copy_nonoverlapping(text.as_ptr(), to, bytes);
+                    Ok(bytes as c_long)
+                });
+                Some(give(told))
             }
             libc::SYS_fadvise64 => {
                 let error =
@@ -264,6 +280,9 @@ unsafe fn hooked_otherwise(number: c_long, a: [usize; 6]) -> Option<c_long> {
             libc::SYS_pselect6 => {
                 // The mask's address and its size.
                 let told = a[5] as *const [usize; 2];
+                if !told.is_null() && !fault::readable(told, size_of::<[usize; 2]>()) {
+                    return Some(give(Err::<c_long, c_int>(libc::EFAULT)));
+                }
                 let [at, bytes] = if told.is_null() { [0, 0] } else { told.read() };
                 let mask = Mask::new(at, bytes);
                 let [read, write, other] = [a[1], a[2], a[3]].map(|set| set as *mut _);
@@ -319,6 +338,15 @@ unsafe fn makes_process(number: c_long, a: [usize; 6]) -> bool {
     flags & libc::CLONE_VM as u64 == 0 && stack == 0
 }
 
+/// Whether a call waits for what descriptors tell.
+fn is_wait(number: c_long) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if number == libc::SYS_select || number == libc::SYS_poll {
+        return true;
+    }
+    number == libc::SYS_pselect6 || number == libc::SYS_ppoll
+}
+
 /// The fields of `struct open_how`.
 #[repr(C)]
 struct How {
@@ -327,16 +355,37 @@ struct How {
     resolve: u64,
 }
 
-/// openat2. What `resolve` asks for can't be asked of the far side: programs have another way.
+/// How a path is to be kept below the directory that it is relative to.
+const KEPT_BELOW: u64 = libc::RESOLVE_BENEATH | libc::RESOLVE_IN_ROOT;
+
+/// openat2. What `resolve` asks for is for the kernel that has the directory: where it is another
+/// node's, programs have another way.
 unsafe fn open_how(dir: c_int, path: *const c_char, how: usize, bytes: usize) -> Result<c_long, c_int> {
     // SAFETY: the program's structure and string.
     unsafe {
+        // This machine's kernel knows what a structure may say. A number that is no directory's
+        // keeps it from opening anything.
+        let nowhere = [usize::MAX, c".".as_ptr() as usize, how, bytes, 0, 0];
+        match crate::real::system_call(libc::SYS_openat2, nowhere) {
+            Err(libc::EBADF) | Ok(_) => {}
+            Err(error) => return Err(error),
+        }
         let How { flags, mode, resolve } = (how as *const How).read();
         if resolve == 0 {
             return match crate::open::openat(dir, path, flags as c_int, mode as u32) {
                 -1 => Err(crate::real::errno()),
                 fd => Ok(fd.into()),
             };
+        }
+        let base = if dir == libc::AT_FDCWD { crate::cwd::far() } else { crate::table::entry(dir) };
+        let Some(text) = fault::string(path) else { return Err(libc::EFAULT) };
+        let from_base = resolve & KEPT_BELOW != 0 || text.to_bytes().first() != Some(&b'/');
+        if let Some(base) = base
+            && from_base
+        {
+            let given = crate::given::Given::of(base).ok_or(libc::ENOSYS)?;
+            let arguments = [given.fd() as usize, path as usize, how, bytes, 0, 0];
+            return crate::real::system_call(libc::SYS_openat2, arguments).map(|fd| fd as c_long);
         }
         match place(dir, path, &mut Text::new())? {
             Destination::Local(path) | Destination::Near(path) => {
@@ -376,11 +425,14 @@ pub(crate) unsafe extern "C" fn syscall(
                 return c_long::from(give::<c_int>(Err(libc::ENOSYS)));
             }
             let arguments = [a, b, c, d, e, f];
-            let result = hooked(number, arguments)
-                .or_else(|| hooked_old(number, arguments))
-                .or_else(|| hooked_otherwise(number, arguments));
-            if let Some(result) = result {
-                return result;
+            // libc's own function would look at what the kernel looks at.
+            if !is_wait(number) || crate::table::any() {
+                let result = hooked(number, arguments)
+                    .or_else(|| hooked_old(number, arguments))
+                    .or_else(|| hooked_otherwise(number, arguments));
+                if let Some(result) = result {
+                    return result;
+                }
             }
         }
     }

@@ -12,6 +12,7 @@ static ACTIVE: AtomicBool = AtomicBool::new(false);
 static DIRECT: AtomicBool = AtomicBool::new(false);
 static SOCKETS: AtomicBool = AtomicBool::new(false);
 static ABORTS: AtomicBool = AtomicBool::new(false);
+static IS_HERE: AtomicBool = AtomicBool::new(false);
 /// `u32::MAX`: none; the kernel gives it to no user.
 static DAEMON: AtomicU32 = AtomicU32::new(u32::MAX);
 static UMASK: AtomicU32 = AtomicU32::new(0o22);
@@ -76,6 +77,7 @@ pub(crate) fn begin(environment: *mut *mut c_char) {
     let daemon_uid =
         variable(variables::DAEMON_UID).and_then(|text| str::from_utf8(text).ok()?.trim().parse().ok());
     DAEMON.store(daemon_uid.unwrap_or(u32::MAX), Ordering::Relaxed);
+    IS_HERE.store(variable(variables::RUN).is_some(), Ordering::Relaxed);
     let options = variable(variables::OPTIONS).unwrap_or_default();
     DIRECT.store(options.contains(&variables::DIRECT), Ordering::Relaxed);
     SOCKETS.store(options.contains(&variables::SOCKETS), Ordering::Relaxed);
@@ -97,6 +99,12 @@ pub(crate) fn is_active() -> bool {
 /// Whether opening gives real descriptors.
 pub(crate) fn is_direct() -> bool {
     DIRECT.load(Ordering::Relaxed)
+}
+
+/// Whether the daemon is on this machine, and hands over descriptors: only then is there a program
+/// that supervises.
+pub(crate) fn daemon_is_here() -> bool {
+    IS_HERE.load(Ordering::Relaxed)
 }
 
 /// Whether internet sockets are forwarded.

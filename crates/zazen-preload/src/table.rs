@@ -162,7 +162,14 @@ pub(crate) fn placeholder(close_on_exec: bool) -> Result<(c_int, Option<c_int>),
     }
     let mut pair = [0 as c_int; 2];
     let arguments = [libc::AF_UNIX as usize, kind as usize, 0, pair.as_mut_ptr() as usize, 0, 0];
-    system_call(libc::SYS_socketpair, arguments)?;
+    match system_call(libc::SYS_socketpair, arguments) {
+        // There is room for one.
+        Err(libc::EMFILE) => {
+            let fd = system_call(libc::SYS_socket, [libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0])?;
+            return Ok((fd as c_int, None));
+        }
+        made => made?,
+    };
     let high = fcntl_kernel(pair[1], libc::F_DUPFD_CLOEXEC, 512);
     close_kernel(pair[1]);
     let Ok(high) = high else {
@@ -265,4 +272,58 @@ pub(crate) fn close_kernel(fd: c_int) {
 pub(crate) fn fcntl_kernel(fd: c_int, command: c_int, argument: usize) -> Result<c_int, c_int> {
     system_call(libc::SYS_fcntl, [fd as usize, command as usize, argument, 0, 0, 0])
         .map(|value| value as c_int)
+}
+
+/// Descriptors that must stay while a far file is open: the kernel drops a directory's
+/// notifications when their descriptor is closed.
+const KEPT_MAX: usize = 256;
+static KEPT: [AtomicI32; KEPT_MAX] = [const { AtomicI32::new(-1) }; KEPT_MAX];
+static KEPT_FOR: [AtomicU32; KEPT_MAX] = [const { AtomicU32::new(0) }; KEPT_MAX];
+/// How many slots were ever used.
+static USED: AtomicU32 = AtomicU32::new(0);
+
+fn kept() -> &'static [AtomicI32] {
+    &KEPT[..USED.load(Ordering::Acquire) as usize]
+}
+
+/// Keeps a descriptor for a far file; false where there is no room.
+pub(crate) fn keep(entry: FarFile, fd: c_int) -> bool {
+    for (at, slot) in KEPT.iter().enumerate() {
+        if slot.compare_exchange(-1, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            KEPT_FOR[at].store(entry.id(), Ordering::Release);
+            USED.fetch_max(at as u32 + 1, Ordering::AcqRel);
+            return true;
+        }
+    }
+    false
+}
+
+/// A kept descriptor of that file.
+pub(crate) fn kept_for(entry: FarFile) -> Option<c_int> {
+    let mut all = kept().iter().zip(&KEPT_FOR);
+    let found =
+        all.find(|(fd, id)| fd.load(Ordering::Acquire) >= 0 && id.load(Ordering::Acquire) == entry.id());
+    found.map(|(fd, _)| fd.load(Ordering::Acquire))
+}
+
+/// The far file is closed.
+pub(crate) fn drop_kept(entry: FarFile) {
+    for (fd, id) in kept().iter().zip(&KEPT_FOR) {
+        if id.load(Ordering::Acquire) == entry.id() {
+            let before = fd.swap(-1, Ordering::AcqRel);
+            if before >= 0 {
+                close_kernel(before);
+            }
+        }
+    }
+}
+
+/// Whether a descriptor is one that is kept, which programs must not touch.
+pub(crate) fn keeps(fd: c_int) -> bool {
+    kept().iter().any(|kept| kept.load(Ordering::Relaxed) == fd)
+}
+
+/// All that are kept.
+pub(crate) fn all_kept() -> impl Iterator<Item = c_int> {
+    kept().iter().map(|fd| fd.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
 }

@@ -11,14 +11,13 @@
 mod lanes;
 mod moving;
 
-pub(crate) use lanes::{begin_with, is_known, key, move_away};
+pub(crate) use lanes::{begin_with, is_known, key, move_away, raised};
 pub(crate) use moving::leave as leave_identity;
 
-use crate::far;
 use crate::real::system_call;
 use crate::rings;
 use crate::wire::{self, Buffers, Waits, status};
-use crate::{cwd, lineage, near, state, table};
+use crate::{call_ids, cwd, far, lineage, near, state, table};
 use lanes::{BUSY, FREE, GREETING, KEY, KNOWN, LOWEST, Lane, acquire_fresh, drop_lane, lanes, release};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -45,6 +44,8 @@ pub(crate) fn tag() -> u32 {
 
 /// After fork: a new process, so new lanes and a new session.
 pub(crate) fn forget() {
+    call_ids::forget();
+    lanes::lower_the_limit();
     for lane in lanes() {
         let fd = lane.fd.swap(-1, Ordering::AcqRel);
         if fd >= 0 {
@@ -72,7 +73,9 @@ pub(crate) fn adopt(key: u64) {
 pub(crate) fn owns(fd: c_int) -> bool {
     // Lanes live high: most descriptors are decided by one comparison.
     let lane = || lanes().any(|lane| lane.fd.load(Ordering::Relaxed) == fd);
-    (fd >= LOWEST.load(Ordering::Relaxed) && (lane() || moving::carries(fd))) || table::is_peer(fd)
+    (fd >= LOWEST.load(Ordering::Relaxed) && (lane() || moving::carries(fd)))
+        || table::keeps(fd)
+        || table::is_peer(fd)
 }
 
 /// A lane for one call, connected and known to the far side.
@@ -88,10 +91,11 @@ fn acquire() -> Result<&'static Lane, i32> {
     acquire_fresh()
 }
 
-/// Connects again if the daemon was started again since the last call.
+/// Connects again if the daemon was started again since the last call, or if this process became
+/// another user.
 pub(crate) fn look_alive() {
     if GREETING.get().is_none()
-        && is_known()
+        && (is_known() || lanes::begins_anew())
         && let Ok(lane) = acquire()
     {
         release(lane);
@@ -268,5 +272,5 @@ pub(crate) extern "C" fn zazen_stub_set_default(_connection: *mut c_void) {}
 
 /// The descriptors that are ours.
 pub(crate) fn descriptors() -> impl Iterator<Item = c_int> {
-    lanes().map(|lane| lane.fd.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
+    lanes().map(|lane| lane.fd.load(Ordering::Relaxed)).filter(|fd| *fd >= 0).chain(table::all_kept())
 }

@@ -2,9 +2,9 @@
 //! is watched through a descriptor of it. Elsewhere no watch is to be had: ENOSPC, as when the
 //! kernel has none left, for which programs have another way.
 
-use crate::far::{Destination, PxOpened, far, place};
+use crate::far::{Destination, place};
+use crate::given::Given;
 use crate::real::{hooks, set_errno};
-use crate::table;
 use std::ffi::{c_char, c_int, c_uint};
 use zazen_forward_api::paths::Text;
 
@@ -15,16 +15,10 @@ fn with_name(
     flags: c_int,
     body: impl FnOnce(*const c_char) -> c_int,
 ) -> Result<c_int, c_int> {
-    let mut opened = PxOpened::default();
-    far!(px_open(dir, path, libc::O_PATH | flags, 0, 0, (&raw mut opened).cast()))?;
-    let mut fd = -1;
-    let given = far!(px_give(opened.id, &raw mut fd));
-    let _ = far!(px_close(opened.id, 1));
-    given.map_err(|_| libc::ENOSPC)?;
-    let name = format!("/proc/self/fd/{fd}\0");
-    let result = body(name.as_ptr().cast());
+    let given = Given::of_path(dir, path, flags, libc::ENOSPC)?;
+    let result = body(given.name().as_ptr().cast());
     let error = crate::real::errno();
-    table::close_kernel(fd);
+    drop(given);
     set_errno(error);
     Ok(result)
 }

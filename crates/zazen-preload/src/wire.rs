@@ -6,7 +6,7 @@
 
 use crate::far;
 use crate::real::system_call;
-use crate::table;
+use crate::{call_ids, table};
 use std::ffi::{CStr, c_int, c_void};
 use zazen_plugin_abi::stub::{StubCall, StubService};
 use zazen_wire::Message;
@@ -446,7 +446,7 @@ pub(crate) unsafe fn request(
         u64::from(call.in_count) | u64::from(call.out_count) << 32,
         call.reply_bytes_max,
         0,
-        0,
+        call_ids::next(),
     ];
     put(head.as_ptr().cast(), CALL_HEAD_BYTES);
     // SAFETY: the stub's arrays.

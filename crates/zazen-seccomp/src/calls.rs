@@ -6,6 +6,8 @@
 //! waits. The kernel itself does what is not below a prefix, and all calls of a program with
 //! another root directory or other mounts.
 
+mod attributes;
+
 use crate::far::{self, Far, px};
 use crate::filter::{SYS_FCHMODAT2, SYS_RENAMEAT};
 use crate::identity::Identity;
@@ -14,7 +16,7 @@ use crate::places::{Places, Resolver};
 use crate::target::{Status, Target, View, enterable, may_enter};
 use crate::{fifo, records};
 use std::ffi::{CStr, CString, c_int};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use zazen_forward_api::paths::PATH_MAX;
@@ -145,9 +147,7 @@ impl SystemCall<'_> {
                 let at = At(int(0), word(1), int(4) & libc::AT_EMPTY_PATH != 0);
                 self.chown(at, self.number(2), self.number(3), int(4))
             }
-            libc::SYS_truncate => self.one(At(HERE, word(0), false), |path| {
-                px!(px_truncate(ROOT, path.as_ptr(), word(1).cast_signed())).map(i64::from)
-            }),
+            libc::SYS_truncate => self.truncate(word(0), word(1).cast_signed()),
             libc::SYS_utimensat => self.utimens(At(int(0), word(1), false), word(2), int(3)),
             libc::SYS_statfs => self.statfs(),
             libc::SYS_getxattr => self.getxattr(0),
@@ -161,6 +161,8 @@ impl SystemCall<'_> {
             libc::SYS_chdir => self.chdir(word(0)),
             libc::SYS_fchdir => self.fchdir(int(0)),
             libc::SYS_getcwd => self.getcwd(word(0), word(1)),
+            libc::SYS_inotify_add_watch => self.watch(),
+            libc::SYS_name_to_handle_at => self.handle(),
             libc::SYS_execve => self.execute(At(HERE, word(0), false)),
             libc::SYS_execveat => self.execute(At(int(0), word(1), false)),
             libc::SYS_exit_group => {
@@ -338,13 +340,89 @@ impl SystemCall<'_> {
 
     fn open_how(&self) -> Outcome {
         let at = At(self.int(0), self.word(1), false);
-        let Found::Asked(_) = self.find(at)? else { return Ok(Reply::Continue) };
+        let (place, text) = self.place(at)?;
+        if place == Resolver::Kernel {
+            return Ok(Reply::Continue);
+        }
         if self.word(3) < 24 {
             return Err(libc::EINVAL);
         }
         let [flags, mode, resolve] = self.reading(|target| target.words(self.word(2)))?;
-        // Restrictions on resolving cannot be passed on. ENOSYS makes programs use an older call.
-        if resolve != 0 { Err(libc::ENOSYS) } else { self.open(at, flags as c_int, mode as u32) }
+        self.check_how([flags, mode, resolve])?;
+        if resolve == 0 {
+            return self.open(at, flags as c_int, mode as u32);
+        }
+        // Passed on is what keeps a relative path below a far directory: this process may reach
+        // more than the program. ENOSYS makes programs use an older call.
+        let climbs = text.split(|byte| *byte == b'/').any(|part| part == b"..");
+        let stays = resolve & (libc::RESOLVE_BENEATH | libc::RESOLVE_IN_ROOT) != 0
+            || resolve & libc::RESOLVE_NO_SYMLINKS != 0 && !climbs;
+        let passes = stays && text.first() != Some(&b'/') && flags & libc::O_PATH as u64 == 0;
+        let base = self.all.places.directory_of(&self.target).filter(|_| passes && at.0 == HERE);
+        let base = CString::new(base.ok_or(libc::ENOSYS)?).map_err(|_| libc::EINVAL)?;
+        let text = CString::new(text).map_err(|_| libc::EINVAL)?;
+        let creates = flags & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) as u64 != 0;
+        let mask = if creates { self.target.status()?.umask() } else { 0 };
+        let how = [flags | libc::O_CLOEXEC as u64, mode & !u64::from(mask), resolve];
+        let fd = self.acting(&self.identity(false)?, || {
+            let base = far::open(&base, libc::O_PATH | libc::O_DIRECTORY, 0, 0)?;
+            let (at, path, bytes) = (base.as_raw_fd(), text.as_ptr(), size_of_val(&how));
+            // SAFETY: a descriptor of ours, a string, and the kernel's structure.
+            let fd = unsafe { libc::syscall(libc::SYS_openat2, at, path, &raw const how, bytes) };
+            if fd < 0 {
+                return Err(errno());
+            }
+            // SAFETY: new, and nobody else's.
+            Ok(unsafe { OwnedFd::from_raw_fd(fd as c_int) })
+        })?;
+        Ok(Reply::Descriptor(fd, flags & libc::O_CLOEXEC as u64 != 0))
+    }
+
+    /// What the kernel says of openat2's structure, and of what is behind the part that is known.
+    fn check_how(&self, known: [u64; 3]) -> Result<(), i32> {
+        let bytes = size_of_val(&known);
+        let rest = usize::try_from(self.word(3)).unwrap_or(usize::MAX).saturating_sub(bytes);
+        if rest > 4096 - bytes {
+            return Err(libc::E2BIG);
+        }
+        let mut behind = vec![0; rest];
+        let from = self.word(2).wrapping_add(bytes as u64);
+        self.reading(|target| match rest == 0 || target.read(from, &mut behind) {
+            true => Ok(()),
+            false => Err(libc::EFAULT),
+        })?;
+        if behind.iter().any(|byte| *byte != 0) {
+            return Err(libc::E2BIG);
+        }
+        // A number that is no directory's keeps the kernel from opening anything.
+        // SAFETY: a string, and a structure of that size.
+        unsafe { libc::syscall(libc::SYS_openat2, -1, c".".as_ptr(), known.as_ptr(), bytes) };
+        match errno() {
+            libc::EBADF => Ok(()),
+            error => Err(error),
+        }
+    }
+
+    /// The file is made as long by another process, whose limit is not the program's.
+    fn truncate(&self, address: u64, length: i64) -> Outcome {
+        let limit = self.target.largest_file();
+        let process = self.target.status()?.process();
+        let is_limited = std::cell::Cell::new(false);
+        let done = self.one(At(HERE, address, false), |path| {
+            if limit.is_some_and(|limit| u64::try_from(length).is_ok_and(|length| length > limit)) {
+                let stat = self.look(path, 0, libc::STATX_TYPE | libc::STATX_SIZE)?;
+                if stat.mode & libc::S_IFMT == libc::S_IFREG && stat.size < length.cast_unsigned() {
+                    is_limited.set(true);
+                    return Err(libc::EFBIG);
+                }
+            }
+            px!(px_truncate(ROOT, path.as_ptr(), length)).map(i64::from)
+        });
+        if is_limited.get() && self.target.still_waits() {
+            // SAFETY: numbers only.
+            unsafe { libc::syscall(libc::SYS_tgkill, process, self.target.tid, libc::SIGXFSZ) };
+        }
+        done
     }
 
     fn look(&self, path: &CStr, flags: c_int, mask: u32) -> Result<PxStat, i32> {
@@ -355,6 +433,7 @@ impl SystemCall<'_> {
 
     fn stat(&self, at: At, flags: c_int, to: u64) -> Outcome {
         self.giving(at, to, |path| {
+            only(flags, OF_STAT)?;
             let stat = self.look(path, flags, libc::STATX_BASIC_STATS)?;
             Ok((0, records::bytes(&records::stat(&stat)).to_vec()))
         })
@@ -364,6 +443,12 @@ impl SystemCall<'_> {
         let flags = self.int(2);
         let at = At(self.int(0), self.word(1), flags & libc::AT_EMPTY_PATH != 0);
         self.giving(at, self.word(4), |path| {
+            // As the kernel: no answer is fresh and cached at a time, and one bit is for later use.
+            only(flags, OF_STAT | libc::AT_STATX_SYNC_TYPE)?;
+            let both = flags & libc::AT_STATX_SYNC_TYPE == libc::AT_STATX_SYNC_TYPE;
+            if both || self.number(3) & 1 << 31 != 0 {
+                return Err(libc::EINVAL);
+            }
             let stat = self.look(path, flags, self.number(3))?;
             Ok((0, records::bytes(&records::statx(&stat)).to_vec()))
         })
@@ -371,6 +456,7 @@ impl SystemCall<'_> {
 
     fn access(&self, at: At, mode: c_int, flags: c_int) -> Outcome {
         let Found::Asked(path) = self.find(at)? else { return Ok(Reply::Continue) };
+        only(flags, libc::AT_SYMLINK_NOFOLLOW | libc::AT_EACCESS | libc::AT_EMPTY_PATH)?;
         let identity = self.identity(flags & libc::AT_EACCESS == 0)?;
         let asked = self.acting(&identity, || px!(px_access(ROOT, path.as_ptr(), mode, flags)));
         asked.map(|value| Reply::Value(value.into()))
@@ -404,11 +490,22 @@ impl SystemCall<'_> {
     }
 
     fn unlink(&self, at: At, flags: c_int) -> Outcome {
-        self.one(at, |path| px!(px_unlink(ROOT, path.as_ptr(), flags)).map(i64::from))
+        self.one(at, |path| {
+            only(flags, libc::AT_REMOVEDIR)?;
+            px!(px_unlink(ROOT, path.as_ptr(), flags)).map(i64::from)
+        })
     }
 
     /// A call with two paths, both forwarded or both local.
     fn two(&self, old: At, new: At, call: impl Fn(&CStr, &CStr) -> Result<i64, i32>) -> Outcome {
+        // The kernel says what is wrong with the first path. It looks for that file first.
+        if self.text(old.1)?.is_none() {
+            return Ok(Reply::Continue);
+        }
+        if self.text(new.1)?.is_none() && self.place(old)?.0 != Resolver::Kernel {
+            let is_there = self.reading(|target| Ok(target.read(new.1, &mut [0])))?;
+            return Err(if is_there { libc::ENAMETOOLONG } else { libc::EFAULT });
+        }
         let named = |at: At, (place, text): (Resolver, Vec<u8>)| match place {
             Resolver::Asked(path) => Ok((path, true)),
             Resolver::Kernel => self.all.places.absolute(&self.target, at.0, &text).ok_or(libc::EXDEV),
@@ -432,6 +529,7 @@ impl SystemCall<'_> {
 
     fn link(&self, old: At, new: At, flags: c_int) -> Outcome {
         self.two(old, new, |old, new| {
+            only(flags, libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH)?;
             let flags = flags & !libc::AT_EMPTY_PATH;
             px!(px_link(ROOT, old.as_ptr(), ROOT, new.as_ptr(), flags)).map(i64::from)
         })
@@ -459,12 +557,14 @@ impl SystemCall<'_> {
 
     fn chmod(&self, at: At, mode: u32, flags: c_int) -> Outcome {
         self.one(at, |path| {
+            only(flags, OF_OWNERS)?;
             px!(px_chmod(ROOT, path.as_ptr(), mode & 0o7777, flags & !libc::AT_EMPTY_PATH)).map(i64::from)
         })
     }
 
     fn chown(&self, at: At, uid: u32, gid: u32, flags: c_int) -> Outcome {
         self.one(at, |path| {
+            only(flags, OF_OWNERS)?;
             px!(px_chown(ROOT, path.as_ptr(), uid, gid, flags & !libc::AT_EMPTY_PATH)).map(i64::from)
         })
     }
@@ -494,6 +594,7 @@ impl SystemCall<'_> {
         read: impl Fn(&Target, u64) -> Result<[u64; 4], i32>,
     ) -> Outcome {
         let Found::Asked(path) = self.find(at)? else { return Ok(Reply::Continue) };
+        only(flags, OF_OWNERS)?;
         let read = if times == 0 { None } else { Some(self.reading(|target| read(target, times))?) };
         self.done_with(&path, |path| {
             let times = read.as_ref().map_or(std::ptr::null(), |times| times.as_ptr());
@@ -517,60 +618,6 @@ impl SystemCall<'_> {
             return Err(libc::ERANGE);
         }
         CString::new(name).map_err(|_| libc::EINVAL)
-    }
-
-    /// The path and the attribute's name; `None`: the kernel's.
-    fn attribute(&self) -> Result<Option<(CString, CString)>, i32> {
-        let Found::Asked(path) = self.find(At(HERE, self.word(0), false))? else { return Ok(None) };
-        Ok(Some((path, self.name(self.word(1))?)))
-    }
-
-    fn getxattr(&self, flags: c_int) -> Outcome {
-        let Some((path, name)) = self.attribute()? else { return Ok(Reply::Continue) };
-        let identity = self.identity(false)?;
-        let (size, value) = self.acting(&identity, || {
-            let mut value = vec![0_u8; (self.word(3) as usize).min(BUFFER_MAX)];
-            let mut room = value.len() as u64;
-            let to = value.as_mut_ptr().cast();
-            let size = px!(px_getxattr(ROOT, path.as_ptr(), flags, name.as_ptr(), to, &raw mut room))?;
-            value.truncate(room as usize);
-            Ok((size, value))
-        })?;
-        self.target.write(self.word(2), &value)?;
-        Ok(Reply::Value(size))
-    }
-
-    fn listxattr(&self, flags: c_int) -> Outcome {
-        self.giving(At(HERE, self.word(0), false), self.word(1), |path| {
-            let mut names = vec![0_u8; (self.word(2) as usize).min(BUFFER_MAX)];
-            let mut room = names.len() as u64;
-            let size =
-                px!(px_listxattr(ROOT, path.as_ptr(), flags, names.as_mut_ptr().cast(), &raw mut room))?;
-            names.truncate(room as usize);
-            Ok((size, names))
-        })
-    }
-
-    fn setxattr(&self, flags: c_int) -> Outcome {
-        let Some((path, name)) = self.attribute()? else { return Ok(Reply::Continue) };
-        let size = usize::try_from(self.word(3)).ok().filter(|size| *size <= BUFFER_MAX);
-        let mut value = vec![0_u8; size.ok_or(libc::E2BIG)?];
-        self.reading(|target| match value.is_empty() || target.read(self.word(2), &mut value) {
-            true => Ok(()),
-            false => Err(libc::EFAULT),
-        })?;
-        self.done_with(&path, |path| {
-            let (from, count) = (value.as_ptr().cast(), value.len() as u64);
-            px!(px_setxattr(ROOT, path.as_ptr(), flags, name.as_ptr(), from, count, self.int(4)))
-                .map(i64::from)
-        })
-    }
-
-    fn removexattr(&self, flags: c_int) -> Outcome {
-        let Some((path, name)) = self.attribute()? else { return Ok(Reply::Continue) };
-        self.done_with(&path, |path| {
-            px!(px_removexattr(ROOT, path.as_ptr(), flags, name.as_ptr())).map(i64::from)
-        })
     }
 
     fn chdir(&self, address: u64) -> Outcome {
@@ -638,6 +685,15 @@ impl SystemCall<'_> {
             }
         }
     }
+}
+
+/// What stat and its kin know, and the calls that change permissions, owners and times.
+const OF_STAT: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH;
+const OF_OWNERS: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
+
+/// EINVAL for flags besides those that a call knows, as from the kernel.
+fn only(flags: c_int, known: c_int) -> Result<(), i32> {
+    if flags & !known == 0 { Ok(()) } else { Err(libc::EINVAL) }
 }
 
 /// Two `struct timeval`.

@@ -9,7 +9,6 @@
 //! process.
 
 use crate::identity::Identity;
-use crate::notify::errno;
 use crate::target::Target;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int};
@@ -19,33 +18,13 @@ use std::sync::{Mutex, PoisonError};
 use zazen_call::Carrier;
 use zazen_forward_api::paths::PATH_MAX;
 use zazen_forward_api::structures::{HELLO_NEW, Hello, ROOT};
-use zazen_stub::{Address, Link, Settings, ffi};
+use zazen_posix_client::{Address, Link, Settings, ffi};
 
-#[allow(missing_docs, dead_code, unreachable_pub, clippy::all)]
-mod stubs {
-    include!(concat!(env!("OUT_DIR"), "/posix_raw.rs"));
-}
-pub(crate) use stubs::raw;
-
-/// A stub's result, or its errno.
-pub(crate) fn outcome<T: PartialOrd + From<i8>>(value: T) -> Result<T, i32> {
-    if value >= T::from(0) {
-        return Ok(value);
-    }
-    let error = errno();
-    // SAFETY: this thread's number.
-    let lost = unsafe { raw::zazen_stub_error() } != 0;
-    // To a program, a daemon that is gone looks like a broken disk.
-    Err(if lost { libc::EIO } else { error })
-}
-
-/// Calls a function of posix.h: `px!(px_mkdir(ROOT, path.as_ptr(), 0o755, 0))`.
+/// Calls a function of posix.h: `px!(px_mkdir(ROOT, path.as_ptr(), 0o755, 0))`. Its result, or its
+/// errno.
 macro_rules! px {
     ($name:ident($($argument:expr),* $(,)?)) => {
-        // SAFETY: pointers to strings and objects that live for the call, as posix.h wants them.
-        $crate::far::outcome(unsafe {
-            $crate::far::raw::$name($($argument),*)
-        })
+        zazen_posix_client::call!($name($($argument),*)).map_err(zazen_posix_client::Failure::errno)
     };
 }
 pub(crate) use px;

@@ -24,7 +24,7 @@ const EVERYWHERE: &[c_long] = &[
     libc::SYS_getxattr, libc::SYS_lgetxattr, libc::SYS_setxattr, libc::SYS_lsetxattr, libc::SYS_listxattr,
     libc::SYS_llistxattr, libc::SYS_removexattr, libc::SYS_lremovexattr,
     libc::SYS_chdir, libc::SYS_fchdir, libc::SYS_getcwd, libc::SYS_execve, libc::SYS_execveat,
-    libc::SYS_exit_group,
+    libc::SYS_exit_group, libc::SYS_inotify_add_watch, libc::SYS_name_to_handle_at,
 ];
 
 #[cfg(target_arch = "x86_64")]
@@ -76,8 +76,8 @@ fn program() -> Vec<sock_filter> {
 }
 
 /// Puts this process and all that it starts under supervision. Their calls wait for the owner of
-/// the listener.
-pub(crate) fn install() -> std::io::Result<OwnedFd> {
+/// the listener. Also whether only fatal signals end that wait.
+pub(crate) fn install() -> std::io::Result<(OwnedFd, bool)> {
     let mut steps = program();
     let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
     let set = |flags: u64| {
@@ -90,14 +90,15 @@ pub(crate) fn install() -> std::io::Result<OwnedFd> {
     }
     let listener = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     let mut fd = set(listener | WAIT_KILLABLE);
-    if fd < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) {
+    let killable = fd >= 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL);
+    if !killable {
         fd = set(listener);
     }
     if fd < 0 {
         return Err(std::io::Error::last_os_error());
     }
     // SAFETY: new, and nobody else's.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    Ok((unsafe { OwnedFd::from_raw_fd(fd as i32) }, killable))
 }
 
 #[cfg(test)]

@@ -86,13 +86,16 @@ fn supervise(
         program => program,
     };
     drop(theirs);
+    // What is made for the program gets the program's umask.
+    // SAFETY: a number; only this process's, which makes no files of its own.
+    unsafe { libc::umask(0) };
     news.tell(front::STARTED, program);
-    if let Ok(listener) = receive_descriptor(&ours) {
+    if let Ok((listener, killable)) = receive_listener(&ours) {
         fifo::prepare();
         let far = Far::connect(socket).map_err(supervised)?;
         let places = Places::new(canonical(forward, &far));
         let view = Target::own().view().map_err(supervised)?;
-        let all = Supervisor::new(Listener::new(listener), far, places, view);
+        let all = Supervisor::new(Listener::new(listener, killable), far, places, view);
         let all: &'static Supervisor = Box::leak(Box::new(all));
         for _ in 0..THREADS {
             let begun = all.begin_thread();
@@ -107,8 +110,8 @@ fn supervise(
 fn become_program(mut command: Command, to: &std::os::unix::net::UnixStream) -> Failure {
     match filter::install() {
         Err(error) => (front::NOT_FILTERED, error.raw_os_error().unwrap_or(libc::EIO)),
-        Ok(listener) => {
-            if let Err(error) = send_descriptor(to, &listener) {
+        Ok((listener, killable)) => {
+            if let Err(error) = send_listener(to, &listener, killable) {
                 return (front::NOT_FILTERED, error);
             }
             drop(listener);
@@ -117,17 +120,22 @@ fn become_program(mut command: Command, to: &std::os::unix::net::UnixStream) -> 
     }
 }
 
-fn send_descriptor(to: &std::os::unix::net::UnixStream, fd: &OwnedFd) -> std::result::Result<(), i32> {
+fn send_listener(
+    to: &std::os::unix::net::UnixStream,
+    fd: &OwnedFd,
+    killable: bool,
+) -> std::result::Result<(), i32> {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fds = [std::os::fd::AsFd::as_fd(fd)];
     control.push(SendAncillaryMessage::ScmRights(&fds));
-    let part = [std::io::IoSlice::new(b"l")];
+    let byte = [u8::from(killable)];
+    let part = [std::io::IoSlice::new(&byte)];
     sendmsg(to, &part, &mut control, SendFlags::NOSIGNAL).map(|_| ()).map_err(|error| error.raw_os_error())
 }
 
-fn receive_descriptor(from: &std::os::unix::net::UnixStream) -> std::result::Result<OwnedFd, i32> {
+fn receive_listener(from: &std::os::unix::net::UnixStream) -> std::result::Result<(OwnedFd, bool), i32> {
     use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -138,7 +146,9 @@ fn receive_descriptor(from: &std::os::unix::net::UnixStream) -> std::result::Res
         RecvAncillaryMessage::ScmRights(fds) => Some(fds),
         _ => None,
     });
-    fds.next().and_then(|mut fds| fds.next()).ok_or(libc::EPROTO)
+    let fd = fds.next().and_then(|mut fds| fds.next()).ok_or(libc::EPROTO)?;
+    drop(fds);
+    Ok((fd, byte != [0]))
 }
 
 /// The prefixes, each far path made canonical: the daemon's kernel names directories by canonical

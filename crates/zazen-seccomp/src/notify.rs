@@ -32,19 +32,23 @@ pub(crate) type Outcome = Result<Reply, i32>;
 /// `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP`.
 const SYNC_WAKE_UP: u64 = 1;
 
-pub(crate) struct Listener(OwnedFd);
+pub(crate) struct Listener {
+    fd: OwnedFd,
+    /// Whether only a fatal signal ends the wait for an answer.
+    killable: bool,
+}
 
 impl Listener {
-    pub(crate) fn new(fd: OwnedFd) -> Listener {
+    pub(crate) fn new(fd: OwnedFd, killable: bool) -> Listener {
         // Program and supervisor never run at the same time: this tells the scheduler (Linux 6.6).
         // SAFETY: a number.
         unsafe { libc::ioctl(fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP) };
-        Listener(fd)
+        Listener { fd, killable }
     }
 
     fn ioctl<T>(&self, request: libc::Ioctl, argument: &mut T) -> Result<i32, i32> {
         // SAFETY: each request is used with the structure that its number says.
-        let got = unsafe { libc::ioctl(self.0.as_raw_fd(), request, &raw mut *argument) };
+        let got = unsafe { libc::ioctl(self.fd.as_raw_fd(), request, &raw mut *argument) };
         if got < 0 { Err(errno()) } else { Ok(got) }
     }
 
@@ -72,7 +76,7 @@ impl Listener {
 
     /// Whether no supervised process is left.
     fn is_deserted(&self) -> bool {
-        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one element.
         unsafe { libc::poll(&raw mut poll, 1, 0) };
         poll.revents & libc::POLLHUP != 0
@@ -90,8 +94,9 @@ impl Listener {
         match outcome {
             Ok(Reply::Continue) => answer.flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
             Ok(Reply::Value(value)) => answer.val = value,
-            Ok(Reply::Descriptor(fd, cloexec)) => match self.inject(notice, &fd, cloexec) {
-                Ok(()) => return,
+            Ok(Reply::Descriptor(fd, cloexec)) => match self.inject(notice, fd, cloexec) {
+                Ok(Some(number)) => answer.val = number.into(),
+                Ok(None) => return,
                 Err(error) => answer.error = -error,
             },
             Ok(Reply::Later) => return,
@@ -100,18 +105,27 @@ impl Listener {
         let _ = self.ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &mut answer);
     }
 
-    /// Makes a copy of the descriptor in the program, at its lowest free number, the call's result.
-    fn inject(&self, notice: &Notice, fd: &OwnedFd, cloexec: bool) -> Result<(), i32> {
+    /// Makes a copy of the descriptor in the program, at its lowest free number; the number, unless
+    /// the call has its answer already.
+    ///
+    /// Our own descriptor is closed before the program goes on: else the file would stay open when
+    /// the program closes it, with its locks, its lease, or a FIFO's end. A call that a signal
+    /// interrupts would begin again and leave the copy behind: there the kernel gives copy and
+    /// answer in one, and ours is closed a moment later.
+    fn inject(&self, notice: &Notice, fd: OwnedFd, cloexec: bool) -> Result<Option<i32>, i32> {
         let mut given = libc::seccomp_notif_addfd {
             id: notice.id,
-            flags: libc::SECCOMP_ADDFD_FLAG_SEND as u32,
+            flags: if self.killable { 0 } else { libc::SECCOMP_ADDFD_FLAG_SEND as u32 },
             srcfd: fd.as_raw_fd().cast_unsigned(),
             newfd: 0,
             newfd_flags: if cloexec { libc::O_CLOEXEC as u32 } else { 0 },
         };
-        match self.ioctl(libc::SECCOMP_IOCTL_NOTIF_ADDFD, &mut given) {
+        let made = self.ioctl(libc::SECCOMP_IOCTL_NOTIF_ADDFD, &mut given);
+        drop(fd);
+        match made {
+            Ok(number) => Ok(self.killable.then_some(number)),
             // Gone, or asked for again: there is no answer to give.
-            Ok(_) | Err(libc::ENOENT | libc::EINPROGRESS) => Ok(()),
+            Err(libc::ENOENT | libc::EINPROGRESS) => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -10,7 +10,7 @@ use crate::notify::{Listener, Notice, errno};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fstat, openat, readlinkat, statat, statx};
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use zazen_forward_api::paths::PATH_MAX;
@@ -185,6 +185,26 @@ impl Target {
         opened.map_err(rustix::io::Errno::raw_os_error)
     }
 
+    /// A copy of its descriptor `fd`: of the same open file description.
+    pub(crate) fn copy_descriptor(&self, fd: i32) -> Result<OwnedFd, i32> {
+        let process = self.status()?.process();
+        let owned = |got: libc::c_long| {
+            if got < 0 {
+                return Err(errno());
+            }
+            // SAFETY: new, and nobody else's.
+            Ok(unsafe { OwnedFd::from_raw_fd(got as i32) })
+        };
+        // SAFETY: numbers only.
+        let process = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) })?;
+        // Only now it is certain that the number is its process's.
+        if !self.still_waits() {
+            return Err(libc::ESRCH);
+        }
+        // SAFETY: a descriptor of ours and numbers.
+        owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0) })
+    }
+
     pub(crate) fn status(&self) -> Result<Status, i32> {
         Ok(Status { text: self.text_of("status")? })
     }
@@ -194,6 +214,13 @@ impl Target {
         let text = self.text_of("stat").ok()?;
         // The name, in brackets, may have anything in it.
         text.get(text.rfind(')')? + 1..)?.split_whitespace().nth(19)?.parse().ok()
+    }
+
+    /// How long a file it may make; `None`: any.
+    pub(crate) fn largest_file(&self) -> Option<u64> {
+        let text = self.text_of("limits").ok()?;
+        let limit = text.lines().find_map(|line| line.strip_prefix("Max file size"))?;
+        limit.split_whitespace().next()?.parse().ok()
     }
 
     /// The living children of its process.
@@ -250,6 +277,11 @@ impl Status {
 
     pub(crate) fn umask(&self) -> u32 {
         u32::from_str_radix(self.field("Umask"), 8).unwrap_or(0o022)
+    }
+
+    /// The rights of root's that it has, a bit each.
+    pub(crate) fn capabilities(&self) -> u64 {
+        u64::from_str_radix(self.field("CapEff"), 16).unwrap_or(0)
     }
 
     pub(crate) fn process(&self) -> i32 {

@@ -8,6 +8,7 @@ use crate::session::{Description, Session};
 use crate::umask::with_umask;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 use zazen_forward_api::structures::PxOpened;
 use zazen_plugin_sdk::{Outcome, checked, errno, text};
 
@@ -149,8 +150,7 @@ pub(crate) unsafe extern "C" fn px_open_wait(
             })?)?,
         };
         if flags & libc::O_ACCMODE == libc::O_RDONLY {
-            let mut fds = vec![libc::pollfd { fd: description.fd(), events: libc::POLLIN, revents: 0 }];
-            waiting.poll(&mut fds, None)?;
+            wait_for_a_writer(&waiting, description.fd())?;
         }
         may_block_from_now_on(description.fd(), flags)?;
         let entered = enter_description(session, description)?;
@@ -158,6 +158,36 @@ pub(crate) unsafe extern "C" fn px_open_wait(
         unsafe { *opened = entered };
         Ok(0)
     })
+}
+
+/// Waits until a FIFO has a writer, or had one. Nothing reports a writer that has not written yet,
+/// so this looks again and again.
+fn wait_for_a_writer(waiting: &Waiting<'_>, fifo: RawFd) -> Outcome<()> {
+    const LONGEST: Duration = Duration::from_millis(50);
+    let (_end, scratch) = pipe()?;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        // A copy of the first byte: EAGAIN where a writer has written none, 0 where there is none.
+        // SAFETY: descriptors of ours and numbers.
+        let copied = unsafe { libc::tee(fifo, scratch.as_raw_fd(), 1, libc::SPLICE_F_NONBLOCK) };
+        if copied > 0 || copied < 0 && errno() == libc::EAGAIN {
+            return Ok(());
+        }
+        let mut fds = vec![libc::pollfd { fd: fifo, events: libc::POLLIN, revents: 0 }];
+        if waiting.poll(&mut fds, Some(Instant::now() + pause))? {
+            return Ok(());
+        }
+        pause = (pause * 2).min(LONGEST);
+    }
+}
+
+/// A pipe's ends, for reading and for writing.
+fn pipe() -> Outcome<(OwnedFd, OwnedFd)> {
+    let mut ends = [-1; 2];
+    // SAFETY: room for both.
+    checked(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) })?;
+    // SAFETY: new, and nobody else's.
+    unsafe { Ok((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))) }
 }
 
 /// See posix.h.

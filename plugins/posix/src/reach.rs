@@ -273,7 +273,7 @@ fn expand(path: &[u8], follow: bool) -> Outcome<(Arc<Export>, Vec<u8>)> {
     let names = |path: &[u8]| -> VecDeque<Vec<u8>> {
         path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect()
     };
-    let slash = path.ends_with(b"/");
+    let mut slash = path.ends_with(b"/");
     let (mut left, mut at, mut links) = (names(path), Vec::new(), 0);
     while let Some(name) = left.pop_front() {
         match name.as_slice() {
@@ -312,6 +312,8 @@ fn expand(path: &[u8], follow: bool) -> Outcome<(Arc<Export>, Vec<u8>)> {
                 if links > LINKS_MAX {
                     return Err(libc::ELOOP);
                 }
+                // What a last link names with a slash at the end is a folder.
+                slash |= is_last && target.ends_with(b"/");
                 at.truncate(if target.starts_with(b"/") { 0 } else { at.len() - name.len() - 1 });
                 for name in names(&target).into_iter().rev() {
                     left.push_front(name);

@@ -1,5 +1,5 @@
-/* memory.c: bad addresses and flags: `memory FOLDER` prints what the kernel, or the library,
- * says of each. */
+/* memory.c: bad addresses and flags: `memory FOLDER WORD` prints what the kernel, or the library,
+ * says of each. With a WORD, the program handles SIGSEGV and SIGBUS meanwhile. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/stat.h>
@@ -19,6 +20,10 @@
 static void say(const char *what, long result) {
     printf("%s %ld %s\n", what, result, result < 0 ? strerrorname_np(errno) : "-");
 }
+
+/* Where a program can't write. */
+static const struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+static const int zero = 0;
 
 static void handler(int signal) { _exit(signal + 40); }
 
@@ -32,8 +37,12 @@ int main(int count, char **words) {
     int fd, status;
     mprotect(edge + 4096, 4096, PROT_NONE);
     memset(edge, 'e', 4096);
-    if (count != 2 || chdir(words[1]) != 0)
+    if (count != 3 || chdir(words[1]) != 0)
         return 1;
+    if (words[2][0]) {
+        signal(SIGSEGV, handler);
+        signal(SIGBUS, handler);
+    }
     fd = open("f", O_CREAT | O_RDWR, 0644);
     say("open", open(none, O_RDONLY));
     say("open of an end", open(edge + 4000, O_RDONLY));
@@ -64,6 +73,12 @@ int main(int count, char **words) {
     say("mkdir", mkdir(none, 0755));
     say("getxattr", getxattr("f", none, text, 4));
     say("fcntl", fcntl(fd, F_GETLK, none));
+    say("a constant lock", fcntl(fd, F_SETLK, &whole));
+    say("one to wait for", fcntl(fd, F_SETLKW, &whole));
+    say("a description's", fcntl(fd, F_OFD_SETLK, &whole));
+    say("a question", fcntl(fd, F_GETLK, &whole));
+    say("a constant flag", ioctl(fd, FIONBIO, &zero));
+    say("bad locks", fcntl(fd, F_SETLK, none));
     say("utimensat", utimensat(AT_FDCWD, "f", (struct timespec *)none, 0));
     /* Flags that no call knows. */
     say("faccessat", faccessat(AT_FDCWD, "f", R_OK, 0x100000));
@@ -79,6 +94,8 @@ int main(int count, char **words) {
         ppoll(&(struct pollfd){fd, POLLIN, 0}, 1, &(struct timespec){0x7fffffffffffffff, 999999999}, 0));
     say("pselect", pselect(1, 0, 0, 0, &(struct timespec){-1, -1}, 0));
     say("still there", write(fd, "x", 1));
+    signal(SIGSEGV, SIG_DFL);
+    signal(SIGBUS, SIG_DFL);
     /* The handler of before is the default, and a fault ends the program. */
     sigaction(SIGSEGV, NULL, &action);
     printf("handler %d %d\n", action.sa_handler == SIG_DFL, signal(SIGBUS, SIG_DFL) == SIG_DFL);

@@ -18,6 +18,13 @@
 
 static int visited;
 
+/* What a call answered, and its error. It reads `errno` after the call: the arguments of one
+ * printf have no order. */
+static void say(const char *what, ssize_t answer)
+{
+    printf("%s %zd %s\n", what, answer, answer < 0 ? strerrorname_np(errno) : "-");
+}
+
 static int visit(const char *path, const struct stat *stat, int kind, struct FTW *at)
 {
     (void)path, (void)stat, (void)kind, (void)at;
@@ -68,13 +75,13 @@ int main(int count, char **words)
     printf("readv %zd", readv(fd, parts, 3));
     printf(" %.6s\n", text);
     parts[0].iov_base = NULL;
-    printf("NULL part %zd %s\n", readv(fd, parts, 1), strerrorname_np(errno));
+    say("NULL part", readv(fd, parts, 1));
     parts[0].iov_base = text;
     parts[0].iov_len = (size_t)-1;
-    printf("too long %zd %s\n", readv(fd, parts, 1), strerrorname_np(errno));
-    printf("too long %zd %s\n", writev(fd, parts, 2), strerrorname_np(errno));
+    say("too long", readv(fd, parts, 1));
+    say("too long", writev(fd, parts, 2));
     printf("no parts %zd\n", readv(fd, parts, 0));
-    printf("too many %zd %s\n", readv(fd, parts, 2000), strerrorname_np(errno));
+    say("too many", readv(fd, parts, 2000));
     close(fd);
 
     mkfifo("fifo", 0644);

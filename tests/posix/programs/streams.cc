@@ -93,7 +93,8 @@ int main(int count, char **words)
     std::cerr << "end " << std::ferror(stdout) << std::feof(stdin) << std::endl;
     if (std::getenv("STREAMS_FAIL")) {
         file = std::freopen(in(folder, "no/such").c_str(), "w", stdout);
-        std::cerr << (file == nullptr) << errno << std::endl;
+        const int error = errno;
+        std::cerr << (file == nullptr) << error << std::endl;
         return 3;
     }
     return 0;

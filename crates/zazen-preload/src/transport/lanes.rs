@@ -130,21 +130,76 @@ pub(crate) fn move_away(fd: c_int) {
     }
 }
 
-/// Moves a descriptor above those that programs use.
-pub(super) fn raised(fd: c_int) -> c_int {
+/// Does `body` with a higher limit of descriptors, and tells it the program's own: for a moment,
+/// and only where the program may raise it. What is opened meanwhile stays open.
+fn above_the_limit(body: impl FnOnce(usize) -> Result<c_int, c_int>) -> Result<c_int, c_int> {
+    let asked = libc::RLIMIT_NOFILE as usize;
+    let swap_limit = |new: *const libc::rlimit64, old: *mut libc::rlimit64| {
+        system_call(libc::SYS_prlimit64, [0, asked, new as usize, old as usize, 0, 0])
+    };
+    // One thread at a time: another one would take the higher limit for the program's.
+    while RAISING.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        let _ = system_call(libc::SYS_sched_yield, [0; 6]);
+    }
     // SAFETY: all zeros is a valid limit.
     let mut limit: libc::rlimit64 = unsafe { std::mem::zeroed() };
-    let asked = [0, libc::RLIMIT_NOFILE as usize, 0, (&raw mut limit) as usize, 0, 0];
-    let _ = system_call(libc::SYS_prlimit64, asked);
-    let lowest = (limit.rlim_cur.min(4096) as usize).saturating_sub(LANES + 8).max(10);
-    let high = table::fcntl_kernel(fd, libc::F_DUPFD_CLOEXEC, lowest);
-    // More lanes than usual: they may be among the program's numbers.
-    let Ok(high) = high.or_else(|_| table::fcntl_kernel(fd, libc::F_DUPFD_CLOEXEC, lowest / 2)) else {
-        return fd;
-    };
+    let known = swap_limit(std::ptr::null(), &raw mut limit);
+    if known.is_err() || limit.rlim_cur >= limit.rlim_max || limit.rlim_cur > HIGHEST_LIMIT {
+        RAISING.store(false, Ordering::Release);
+        return Err(libc::EMFILE);
+    }
+    let above = limit.rlim_cur.saturating_add(ABOVE).min(limit.rlim_max);
+    let higher = libc::rlimit64 { rlim_cur: above, ..limit };
+    LIMIT.store(limit.rlim_cur, Ordering::Release);
+    let raised = swap_limit(&raw const higher, std::ptr::null_mut());
+    let done = raised.and_then(|_| body(limit.rlim_cur as usize));
+    let _ = swap_limit(&raw const limit, std::ptr::null_mut());
+    LIMIT.store(0, Ordering::Release);
+    RAISING.store(false, Ordering::Release);
+    done
+}
+
+/// Whether a thread is in [`above_the_limit`].
+static RAISING: AtomicBool = AtomicBool::new(false);
+/// The program's limit meanwhile; else 0.
+static LIMIT: AtomicU64 = AtomicU64::new(0);
+
+/// After fork: a thread that the child does not have may have raised the limit.
+pub(super) fn lower_the_limit() {
+    let limit = LIMIT.swap(0, Ordering::AcqRel);
+    if limit != 0 {
+        // SAFETY: all zeros is a valid limit.
+        let mut now: libc::rlimit64 = unsafe { std::mem::zeroed() };
+        let asked = libc::RLIMIT_NOFILE as usize;
+        if system_call(libc::SYS_prlimit64, [0, asked, 0, (&raw mut now) as usize, 0, 0]).is_ok() {
+            now.rlim_cur = limit;
+            let _ = system_call(libc::SYS_prlimit64, [0, asked, (&raw const now) as usize, 0, 0, 0]);
+        }
+    }
+    RAISING.store(false, Ordering::Release);
+}
+
+/// Moves a descriptor above those that programs use: above their limit, where that can be.
+pub(crate) fn raised(fd: c_int) -> c_int {
+    let copy = |lowest: usize| table::fcntl_kernel(fd, libc::F_DUPFD_CLOEXEC, lowest);
+    let high = above_the_limit(copy).or_else(|_| {
+        // SAFETY: all zeros is a valid limit.
+        let mut limit: libc::rlimit64 = unsafe { std::mem::zeroed() };
+        let asked = [0, libc::RLIMIT_NOFILE as usize, 0, (&raw mut limit) as usize, 0, 0];
+        let _ = system_call(libc::SYS_prlimit64, asked);
+        let lowest = (limit.rlim_cur.min(4096) as usize).saturating_sub(LANES + 8).max(10);
+        // More lanes than usual: they may be among the program's numbers.
+        copy(lowest).or_else(|_| copy(lowest / 2))
+    });
+    let Ok(high) = high else { return fd };
     table::close_kernel(fd);
     high
 }
+
+/// How far above a program's limit descriptors of this library are.
+const ABOVE: u64 = 1200;
+/// Above a higher limit they would make the kernel's table large.
+const HIGHEST_LIMIT: u64 = 4096;
 
 /// The folder of a path that is too long for an address, opened, and a shorter path by its number.
 fn shorten(path: &[u8]) -> Result<(c_int, Text), c_int> {
@@ -190,8 +245,15 @@ fn connect_socket(path: &[u8]) -> Result<c_int, c_int> {
         *to = *from as std::ffi::c_char;
     }
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
-    let fd = system_call(libc::SYS_socket, [libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0])? as c_int;
-    let fd = raised(fd);
+    let make = |_| {
+        system_call(libc::SYS_socket, [libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0])
+            .map(|fd| fd as c_int)
+    };
+    // A program may have all that it may have.
+    let fd = raised(match make(0) {
+        Err(libc::EMFILE) => above_the_limit(make)?,
+        made => made?,
+    });
     let length = size_of_val(&address);
     loop {
         match system_call(libc::SYS_connect, [fd as usize, (&raw const address) as usize, length, 0, 0, 0]) {
@@ -322,6 +384,11 @@ static ANEW: AtomicBool = AtomicBool::new(false);
 /// The next session is a new one, which knows nothing that this process has open.
 pub(crate) fn begin_anew() {
     ANEW.store(true, Ordering::Release);
+}
+
+/// Whether the next session is to be a new one.
+pub(super) fn begins_anew() -> bool {
+    ANEW.load(Ordering::Acquire)
 }
 
 /// Says hello over a fresh connection.

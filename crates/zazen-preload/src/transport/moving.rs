@@ -9,15 +9,16 @@
 //! them before anybody else makes a call.
 
 use super::lanes::{
-    BUSY, EPOCH, FREE, GREETING, KEY, KNOWN, LOWEST, Lane, acquire_fresh, drop_lane, lanes, raised, release,
+    BUSY, EPOCH, FREE, GREETING, KEY, KNOWN, LOWEST, Lane, acquire_fresh, begin_anew, drop_lane, lanes,
+    raised, release,
 };
 use crate::far::{self, far};
 use crate::real::system_call;
-use crate::{cwd, table};
+use crate::{cwd, state, table};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
-/// Descriptors that a process can take along; further ones are lost (EBADF).
+/// Descriptors that a process can take along; further ones are lost (EIO).
 const CARRIED_MAX: usize = 4096;
 
 static LOCK: AtomicBool = AtomicBool::new(false);
@@ -94,8 +95,13 @@ pub(crate) fn leave() {
     if let Some(lane) = free_lane() {
         GREETING.set(Some(lane));
         let held = cwd::far().map(table::FarFile::id).into_iter().chain(far::bases());
+        let mut all = true;
         for id in table::each().map(|(_, entry)| entry.id()).chain(held) {
-            take_along(id);
+            all &= take_along(id);
+        }
+        if !all {
+            // Another node's can't come along. No old number may ever mean a new file.
+            begin_anew();
         }
         GREETING.set(None);
         EPOCH.fetch_add(1, Ordering::AcqRel);
@@ -113,20 +119,23 @@ pub(crate) fn leave() {
     KNOWN.store(0, Ordering::Release);
 }
 
-fn take_along(id: u32) {
+/// Whether the new identity will have that description.
+fn take_along(id: u32) -> bool {
     let count = COUNT.load(Ordering::Acquire) as usize;
-    if count >= CARRIED_MAX || IDS[..count].iter().any(|known| known.load(Ordering::Relaxed) == id) {
-        return;
+    if IDS[..count].iter().any(|known| known.load(Ordering::Relaxed) == id) {
+        return true;
     }
     let mut fd = -1;
-    if far!(px_give(id, &raw mut fd)).is_err() || fd < 0 {
-        return;
+    let to_be_had = count < CARRIED_MAX && state::daemon_is_here();
+    if !to_be_had || far!(px_give(id, &raw mut fd)).is_err() || fd < 0 {
+        return false;
     }
     let fd = raised(fd);
     LOWEST.fetch_min(fd, Ordering::AcqRel);
     IDS[count].store(id, Ordering::Relaxed);
     FDS[count].store(fd, Ordering::Relaxed);
     COUNT.store(count as u32 + 1, Ordering::Release);
+    true
 }
 
 /// Enters what is carried in the session of the new identity.

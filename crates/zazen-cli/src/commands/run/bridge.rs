@@ -1,16 +1,21 @@
 //! Between a forwarded program and a daemon of another node: a socket here, a proven TCP connection
 //! there for each of the program's.
 //!
-//! Invariant: only this user's processes are served; a caller's connection ends with the caller.
+//! Invariant: only this user's processes are served, and where this user is root, those that the
+//! program started and that became other users. The far side is told who calls, as the kernel says
+//! it. A caller's connection ends with the caller.
 
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use zazen_call::{Call, Caller, ClusterKey, Connection, Identity, Reply, Server, ServerLimits, Service};
-use zazen_core::{Error, ErrorKind, Result};
+use zazen_call::{
+    Call, Caller, ClusterKey, Connection, Identity, Reply, Server, ServerLimits, Service, UnixListening,
+};
+use zazen_core::{Credentials, Error, ErrorKind, Result};
 use zazen_wire::Message;
 use zazen_wire::plugins::{self, AnswerHead, OpenPlugin, plugins_fn};
 use zazen_wire::service;
@@ -30,7 +35,10 @@ impl Bridge {
         let passing = Passing { node: node.to_owned(), key, connections: Mutex::default() };
         let server = Server::new(vec![Arc::new(passing)], None, ServerLimits::default());
         let bridge = Bridge { folder, _server: server };
-        bridge._server.listen_unix(&bridge.socket())?;
+        let listening = UnixListening::new(&bridge.socket())?;
+        let socket = listening.as_fd().try_clone_to_owned();
+        let socket = socket.map_err(|error| Error::io("the go-between's socket", error))?;
+        bridge._server.listen_given(socket, may_connect)?;
         Ok(bridge)
     }
 
@@ -46,19 +54,27 @@ impl Drop for Bridge {
     }
 }
 
-/// A private folder for the socket. $TMPDIR may be a path that is only forwarded, or too long for a
+/// A folder for the socket. $TMPDIR may be a path that is only forwarded, or too long for a
 /// socket's.
 fn make_folder() -> Result<PathBuf> {
     // Nobody can guess it and make it first.
     let name = format!("zazen-run-{}-{:08x}", std::process::id(), zazen_env::random_u128()? as u32);
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let bases = runtime.into_iter().chain([std::env::temp_dir(), "/tmp".into(), "/dev/shm".into()]);
+    // Programs of root's may become other users, who must get to the socket: see `may_connect`.
+    let is_root = rustix::process::geteuid().is_root();
+    let (open, closed): (Vec<PathBuf>, _) = bases.partition(|base| !is_root || is_open_to_all(base));
+    let mode = if is_root { 0o711 } else { 0o700 };
     let mut first = None;
-    for folder in bases.map(|base| base.join(&name)) {
+    for folder in open.into_iter().chain(closed).map(|base| base.join(&name)) {
         if folder.as_os_str().len() > FOLDER_BYTES_MAX {
             continue;
         }
-        match std::fs::DirBuilder::new().mode(0o700).create(&folder) {
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&folder).and_then(|()| {
+            // Whatever the umask is.
+            std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(mode))
+        });
+        match made {
             Ok(()) => return Ok(folder),
             Err(error) => {
                 first.get_or_insert_with(|| Error::io(format!("folder {}", folder.display()), error));
@@ -68,12 +84,88 @@ fn make_folder() -> Result<PathBuf> {
     Err(first.unwrap_or_else(|| Error::new(ErrorKind::Config, "no folder for a socket: set $TMPDIR to one")))
 }
 
+/// Whether every user may pass through all folders of a path.
+fn is_open_to_all(folder: &Path) -> bool {
+    let Ok(folder) = folder.canonicalize() else { return false };
+    folder.ancestors().all(|each| each.metadata().is_ok_and(|stat| stat.mode() & 0o001 != 0))
+}
+
 /// A socket's path has at most 107 bytes.
 const FOLDER_BYTES_MAX: usize = 90;
 
 fn remove(folder: &Path) {
-    // What can't be removed is empty, private, and named after us.
+    // What can't be removed is empty and named after us.
     let _ = std::fs::remove_dir_all(folder);
+}
+
+/// Whether a process may use this go-between: one of this user's, or where this user is root, one
+/// that the program started and that became another user.
+///
+/// A number may be another process's by now. Its user is looked at, too: who gets in by a number
+/// that is used again is the user who is served already.
+fn may_connect(caller: &Credentials, process: u32) -> bool {
+    let own = rustix::process::geteuid();
+    caller.uid == own.as_raw() || (own.is_root() && descends_from_here(process, caller.uid))
+}
+
+/// Whether a process, one of `uid`'s, was started by this one, at any remove. Orphans of the
+/// program are this process's children.
+fn descends_from_here(process: u32, uid: u32) -> bool {
+    let Some(caller) = Process::of(process).filter(|caller| caller.has_user(uid)) else { return false };
+    let Some(mut line) = caller.line() else { return false };
+    for _ in 0..GENERATIONS_MAX {
+        if line.parent == std::process::id() {
+            return true;
+        }
+        let parent = Process::of(line.parent).and_then(|parent| parent.line());
+        // A parent that began after its child only got the number of the real one.
+        match parent.filter(|parent| line.parent > 1 && parent.began <= line.began) {
+            Some(parent) => line = parent,
+            None => return false,
+        }
+    }
+    false
+}
+
+/// Parents of a process that are looked at.
+const GENERATIONS_MAX: usize = 500;
+
+/// A process's folder in /proc: what is read there is of this process, or fails.
+struct Process(std::fs::File);
+
+struct Line {
+    parent: u32,
+    /// In ticks since boot.
+    began: u64,
+}
+
+impl Process {
+    fn of(number: u32) -> Option<Process> {
+        std::fs::File::open(format!("/proc/{number}")).ok().map(Process)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        format!("/proc/self/fd/{}/{name}", self.0.as_raw_fd()).into()
+    }
+
+    fn line(&self) -> Option<Line> {
+        let text = std::fs::read(self.path("stat")).ok()?;
+        // The name, in brackets, may have anything in it.
+        let end = text.iter().rposition(|byte| *byte == b')')?;
+        let mut words = std::str::from_utf8(&text[end + 1..]).ok()?.split_whitespace();
+        Some(Line { parent: words.nth(1)?.parse().ok()?, began: words.nth(17)?.parse().ok()? })
+    }
+
+    /// Whether one of its threads is this user's: a thread may be another user's than the process.
+    fn has_user(&self, uid: u32) -> bool {
+        let Ok(threads) = std::fs::read_dir(self.path("task")) else { return false };
+        threads.flatten().any(|thread| {
+            let status = std::fs::read(thread.path().join("status")).unwrap_or_default();
+            let status = String::from_utf8_lossy(&status);
+            let users = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
+            users.split_whitespace().any(|user| user.parse() == Ok(uid))
+        })
+    }
 }
 
 struct Passing {
@@ -90,7 +182,7 @@ impl Passing {
             return Ok(connection.clone());
         }
         let mut identity = Identity::of_this_process();
-        identity.pid = caller.pid;
+        (identity.pid, identity.credentials) = (caller.pid, caller.credentials.clone());
         let connection = Connection::tcp(&self.node, &self.key, &identity, CONNECT_WITHIN)?;
         let connection = Arc::new(Mutex::new(connection));
         connections.insert(caller.connection, connection.clone());
@@ -112,9 +204,6 @@ impl Service for Passing {
     }
 
     fn call(&self, caller: &Caller, call: Call<'_>) -> Result<Reply> {
-        if caller.credentials.uid != rustix::process::geteuid().as_raw() {
-            return Err(Error::new(ErrorKind::PermissionDenied, "this go-between serves its own user only"));
-        }
         let connection = self.connection(caller)?;
         let mut bulk = Vec::new();
         let read = call.bulk.read_to_end(&mut bulk);
@@ -144,7 +233,7 @@ impl Service for Passing {
         let told = if call.function == plugins_fn::CALL { told(&answer.payload) } else { None };
         let come = told.unwrap_or(u64::MAX).min(answer.bulk_bytes);
         output.truncate(usize::try_from(come).unwrap_or(usize::MAX));
-        Ok(Reply { payload: answer.payload, fds: answer.fds, bulk: output })
+        Ok(Reply { payload: answer.payload, fds: answer.fds, bulk: output, ended: None })
     }
 
     fn detach(&self, caller: &Caller) {
