@@ -38,6 +38,10 @@ pub struct Config {
     pub backoff_min_ns: u64,
     /// Longest such pause, in nanoseconds.
     pub backoff_max_ns: u64,
+    /// After so many sendings the round-robin passes over one node; 0: never. Writers of the copies
+    /// of the same frames have different numbers here: else the nodes would form pairs, and all
+    /// frames of a node would have their other copy on one other node.
+    pub pass_over_after: u64,
 }
 
 /// Something that happened.

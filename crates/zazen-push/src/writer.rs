@@ -44,6 +44,8 @@ pub struct Writer {
     troubled: BTreeMap<usize, Node>,
     /// The node at which the round-robin continues.
     next: usize,
+    /// Sendings so far.
+    sent: u64,
     flights: BTreeMap<FrameNo, Flight>,
     flight_bytes: u64,
     /// Submits that wait for room, under [`OnSlow::Block`].
@@ -62,6 +64,7 @@ impl Writer {
         Writer {
             troubled: BTreeMap::new(),
             next,
+            sent: 0,
             flights: BTreeMap::new(),
             flight_bytes: 0,
             waiting: VecDeque::new(),
@@ -201,7 +204,9 @@ impl Writer {
             }
             flight.era = state.map_or(0, Node::sending);
             flight.tried.push(node);
-            self.next = (node + 1) % count;
+            self.sent += 1;
+            let is_passed = self.sent.checked_rem(self.config.pass_over_after) == Some(0);
+            self.next = (node + 1 + usize::from(is_passed)) % count;
             actions.push(Action::Send { frame, node });
             return;
         }

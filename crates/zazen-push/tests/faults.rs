@@ -38,6 +38,7 @@ fn config(nodes: usize, on_slow: OnSlow) -> Config {
         retries: 2,
         backoff_min_ns: 100 * MS,
         backoff_max_ns: 1600 * MS,
+        pass_over_after: 0,
     }
 }
 
@@ -477,5 +478,36 @@ mod any_events {
                 prop_assert!(!sent_to_nobody);
             }
         }
+    }
+}
+
+/// Writers of the copies of the same frames: each node of one group meets all nodes of the others,
+/// equally often, and none gets more frames than another of its group.
+#[test]
+fn copies_of_frames_are_on_all_pairs_of_nodes() {
+    for (seed, nodes, copies) in [(1, 2, 2), (2, 2, 3), (3, 3, 3), (4, 8, 2), (5, 5, 1)] {
+        let of = |copy| {
+            let pass_over_after = if copy == 0 { 0 } else { (nodes as u64).pow(copy) };
+            Writer::new(Config { pass_over_after, ..config(nodes, OnSlow::Block) }, seed + u64::from(copy))
+        };
+        let mut writers: Vec<Writer> = (0..copies).map(of).collect();
+        let (all, rounds) = (nodes.pow(copies), 3);
+        let mut met = BTreeMap::new();
+        for number in 0..rounds * all {
+            let mut together = Vec::new();
+            for writer in &mut writers {
+                let mut actions = Vec::new();
+                writer.step(0, Event::Submit { frame: frame(number as u64), bytes: 1 }, &mut actions);
+                let sent = |action: &Action| matches!(action, Action::Send { .. });
+                let Some(Action::Send { frame, node }) = actions.iter().copied().find(sent) else {
+                    panic!("seed {seed}: frame {number} is not sent")
+                };
+                writer.step(0, Event::Acknowledged { frame, node, already: false }, &mut actions);
+                together.push(node);
+            }
+            *met.entry(together).or_insert(0) += 1;
+        }
+        assert_eq!(met.len(), all, "seed {seed}: {met:?}");
+        assert!(met.values().all(|times| *times == rounds), "seed {seed}: {met:?}");
     }
 }

@@ -1,22 +1,11 @@
 """The dealing of global batches, against brute force and an independent largest flow. It needs no
 torch, so it runs where torch is not installed, too."""
 
-import importlib.util
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-# `import zazen.torch` would import torch.
-_package = importlib.util.find_spec("zazen.torch")
-assert _package is not None and _package.submodule_search_locations, "zazen.torch is not installed"
-_spec = importlib.util.spec_from_file_location(
-    "deal_alone", Path(_package.submodule_search_locations[0], "deal.py")
-)
-_module = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_module)
-Homes, deal = _module.Homes, _module.deal
+from deal_alone import Homes, deal
 
 
 def make(chance, nodes, samples, copies):
