@@ -128,6 +128,19 @@ def test_a_wrong_scenario_names_the_field(scenario, words):
     assert words in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
 
 
+def test_python_names_what_is_wrong():
+    for files, seed in (([(-1, [0])], 0), ([(2**64, [0])], 0), ([(1, [0])], -1)):
+        with pytest.raises(zazen.InvalidArgumentError, match="2\\^64"):
+            zazen.viz.match([0], files, seed=seed)
+    with pytest.raises(zazen.InvalidArgumentError, match="least-demand"):
+        zazen.viz.match([0], [(1, [0])], "best")
+    with pytest.raises(zazen.InvalidArgumentError, match="64 bits"):
+        zazen.viz.match([0], [(2**64 - 1, []), (1, [])])
+    # Names, numbers and any other keys of nodes; files from a generator, holders from a set.
+    named = zazen.viz.match([("a", 1), ("b", 2)], ((5, {node}) for node in [("b", 2), ("a", 1)]))
+    assert named.assigned == [[1], [0]] and named.remote == 0
+
+
 def test_more_ranks_than_files_and_no_files():
     assert zazen.viz.match([1, 2, 3], [(5, [3])]).assigned == [[], [], [0]]
     empty = zazen.viz.match([1, 2], [])

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""VisIO's evaluation (IPDPS'11), run again: remote shares, read bandwidth over HDFS, two jobs,
-prefetching.
+"""VisIO's evaluation (IPDPS'11), run again: remote shares, read rates against a file server and a
+parallel file system, weak scaling, reading ahead, and two jobs at once.
 
     make bench-viz                      # everything; HDFS as root, after scripts/install-hadoop.sh
     make bench-viz FIGURES="share"      # some
@@ -24,14 +24,14 @@ from process import ROOT
 
 EVALUATION = evaluation.Evaluation(
     description=__doc__,
-    figures={"share": "share", "bandwidth": "bandwidth"},
+    figures={name: name for name in ("share", "bandwidth", "weak", "ahead", "jobs")},
     heading=Heading(
         title="VisIO's evaluation, run again",
         about="The evaluation of “VisIO: Enabling Interactive Visualization of Ultra-Scale, Time Series Data "
         "via High-Bandwidth Distributed I/O Systems” (IPDPS 2011) as commands, on one machine ({machine}). "
         "Nodes are network namespaces with links of a set rate; they share processors and the disk, so rates "
         "of several nodes do not add up. Compare ratios. Medians; smallest and largest in brackets.",
-        ceiling="what the links allow",
+        ceiling="from each node's own disk",
     ),
     out=ROOT / "bench" / "results" / "visio",
     needed_bytes=2_000_000_000,

@@ -272,8 +272,8 @@ impl PyDataset {
         self.with(py, |dataset| Ok(dataset.trajectory().map(PyTrajectory)))
     }
 
-    /// The frame numbers that exist on the backing store (or, if that does not answer, in this
-    /// node's cache). Listed on the first call, then remembered.
+    /// The frames that exist on the backing store. Listed on the first call, then remembered.
+    /// `UnavailableError` if the store does not answer.
     fn extent(&self, py: Python<'_>) -> PyResult<PyRunSet> {
         self.with(py, |dataset| dataset.extent()).map(PyRunSet::from)
     }

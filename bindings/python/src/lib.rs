@@ -52,6 +52,10 @@ fn _zazen(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(viz::locate_json, module)?)?;
     module.add_function(wrap_pyfunction!(viz::fetch_remote, module)?)?;
     module.add_function(wrap_pyfunction!(viz::namespace_descriptor, module)?)?;
+    module.add_function(wrap_pyfunction!(viz::hdfs_blocks_json, module)?)?;
+    module.add_function(wrap_pyfunction!(viz::hdfs_descriptor, module)?)?;
+    module.add_function(wrap_pyfunction!(viz::place_json, module)?)?;
+    module.add_function(wrap_pyfunction!(viz::match_files, module)?)?;
     module.add_class::<namespace::PyNamespaceLink>()?;
     module.add_class::<namespace::PyNamespaceFile>()?;
     module.add_function(wrap_pyfunction!(namespace::namespace_errors, module)?)?;

@@ -6,8 +6,12 @@ use serde_json::json;
 use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, NameTemplate, Result};
-use zazen_locate::{Hdfs, HdfsUrl, HostsTable, InNamespace, Locator, open_index_with, within_namespace};
+use zazen_locate::{
+    Block, Hdfs, HdfsUrl, HostsTable, InNamespace, Locator, data_dirs_of_environment, open_index_with,
+    within_namespace,
+};
 use zazen_match::scenario::{Scenario, run_scenario};
+use zazen_match::{FileAt, Matched, Problem};
 use zazen_namespace_client::{Namespace, find_socket_path};
 
 fn json_text(py: Python<'_>, value: &impl serde::Serialize) -> PyResult<String> {
@@ -20,6 +24,41 @@ fn json_text(py: Python<'_>, value: &impl serde::Serialize) -> PyResult<String> 
 pub(crate) fn match_json(py: Python<'_>, scenario: &str) -> PyResult<String> {
     let outcome = lift(py, py.detach(|| run_scenario(&Scenario::from_json(scenario)?)))?;
     json_text(py, &outcome)
+}
+
+/// By rank its files; then remote, bound, bytes_max, bytes_mean and bytes_bound.
+type MatchedFiles = (Vec<Vec<u32>>, u64, u64, u64, u64, u64);
+
+/// Matches files to ranks. `ranks`: the node of each rank. File `i` has `lengths[i]` bytes, and its
+/// holders are `holders[ends[i - 1]..ends[i]]`.
+#[pyfunction]
+pub(crate) fn match_files(
+    py: Python<'_>,
+    ranks: Vec<u64>,
+    lengths: Vec<u64>,
+    ends: Vec<usize>,
+    holders: Vec<u64>,
+    strategy: &str,
+    seed: u64,
+) -> PyResult<MatchedFiles> {
+    let found = || -> Result<MatchedFiles> {
+        let uneven = || Error::new(ErrorKind::InvalidArgument, "ends: they do not fit the holders");
+        let mut files = Vec::with_capacity(lengths.len());
+        if ends.len() != lengths.len() || ends.last().copied().unwrap_or(0) != holders.len() {
+            return Err(uneven());
+        }
+        let mut begin = 0;
+        for (end, bytes) in ends.iter().zip(&lengths) {
+            let holders = holders.get(begin..*end).ok_or_else(uneven)?.to_vec();
+            files.push(FileAt { bytes: *bytes, holders });
+            begin = *end;
+        }
+        let problem = Problem::new(&ranks, &files)?;
+        let found = zazen_match::match_files(&problem, strategy.parse()?, seed);
+        let Matched { remote, bound, bytes_max, bytes_mean, bytes_bound, .. } = found;
+        Ok((found.files_by_rank(ranks.len()), remote, bound, bytes_max, bytes_mean, bytes_bound))
+    };
+    lift(py, py.detach(found))
 }
 
 /// The namespace of the daemon at `socket`, or of this machine's.
@@ -50,6 +89,15 @@ pub(crate) fn index_json(py: Python<'_>, path: PathBuf, socket: Option<PathBuf>)
     let directory = opened.directory();
     let told = json!({"directory": directory, "template": template, "steps": steps, "namespace": within});
     json_text(py, &told)
+}
+
+/// Where files that an index in `directory` names lie, by step: JSON with their common `directory`,
+/// `steps` with the files beneath it, and the `template` of their names, if there is one.
+#[pyfunction]
+pub(crate) fn place_json(py: Python<'_>, directory: &str, steps: Vec<Vec<String>>) -> PyResult<String> {
+    let place = zazen_locate::place(directory, &steps);
+    let template = place.template.as_ref().map(NameTemplate::to_string);
+    json_text(py, &json!({"directory": place.directory, "template": template, "steps": place.steps}))
 }
 
 /// Where files beneath `directory` are, as `locator` says: JSON with (bytes, holders, blocks) of
@@ -105,6 +153,34 @@ pub(crate) fn namespace_descriptor(
 ) -> PyResult<Option<i32>> {
     let open = || InNamespace::new(namespace(socket.as_ref())?, directory).descriptor(file);
     Ok(lift(py, py.detach(open))?.map(IntoRawFd::into_raw_fd))
+}
+
+/// The blocks that files beneath `directory` (`hdfs://…`) are, as JSON for `hdfs_descriptor`: null
+/// for a file that can't be read as a block. None if this host has no settings of a data node.
+#[pyfunction]
+pub(crate) fn hdfs_blocks_json(
+    py: Python<'_>,
+    directory: &str,
+    files: Vec<String>,
+) -> PyResult<Option<String>> {
+    if data_dirs_of_environment().is_empty() {
+        return Ok(None);
+    }
+    let find = || Hdfs::of_environment(HdfsUrl::parse(directory)?).blocks(&files);
+    let blocks = lift(py, py.detach(find))?;
+    json_text(py, &blocks).map(Some)
+}
+
+/// A descriptor for reading of the replica that this host's data node has of a block (JSON), which
+/// the caller closes; None if this process can read none.
+#[pyfunction]
+pub(crate) fn hdfs_descriptor(py: Python<'_>, block: &str) -> PyResult<Option<i32>> {
+    let open = || -> Result<Option<i32>> {
+        let block: Block = serde_json::from_str(block)
+            .map_err(|error| Error::new(ErrorKind::InvalidArgument, format!("block: {error}")))?;
+        Ok(block.open(&data_dirs_of_environment()).map(IntoRawFd::into_raw_fd))
+    };
+    lift(py, py.detach(open))
 }
 
 fn locator_of(text: &str, directory: &Path, socket: Option<&PathBuf>) -> Result<Box<dyn Locator>> {

@@ -1,7 +1,7 @@
 //! HDFS, asked over WebHDFS (plain HTTP and JSON): where the blocks of files are.
 //!
 //! The name node answers for one file a call, so several threads ask. `bytes.rs` reads and writes
-//! files.
+//! files; `replica.rs` opens those that this host's data node has.
 
 use crate::{Located, Locations, Locator, Replica};
 use serde::Deserialize;
@@ -13,6 +13,7 @@ use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
 
 mod bytes;
+pub(crate) mod replica;
 
 /// The name node's web port, if the URL gives none.
 const WEB_PORT: u16 = 9870;
@@ -123,21 +124,21 @@ impl Hdfs {
         }
     }
 
-    /// The blocks of a file; `None` if there is no such file.
-    fn blocks(&self, file: &str) -> Result<Option<Vec<HdfsBlock>>> {
+    /// What the name node answers to an operation on a file; `None` if there is no such file.
+    fn ask<T: serde::de::DeserializeOwned>(&self, file: &str, operation: &str) -> Result<Option<T>> {
         let failed = |why: String| {
             let place = format!("name node {}, file {}", self.url.authority, self.path_of(file));
-            Error::new(ErrorKind::Unavailable, format!("{place}: {why}"))
+            Error::new(ErrorKind::Unavailable, format!("{place}, {operation}: {why}"))
         };
-        let url = self.address(file, "GETFILEBLOCKLOCATIONS");
+        let url = self.address(file, operation);
         let mut reply = self.agent.get(&url).call().map_err(|error| failed(error.to_string()))?;
         let status = reply.status().as_u16();
         let body = reply.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string();
         let body = body.map_err(|error| failed(error.to_string()))?;
         match status {
             200 => serde_json::from_str(&body)
-                .map(|answer: Answer| Some(answer.locations.blocks))
-                .map_err(|error| failed(format!("its answer is no list of block locations ({error})"))),
+                .map(Some)
+                .map_err(|error| failed(format!("its answer is not in HDFS's form ({error})"))),
             404 => Ok(None),
             _ => {
                 let shown: String = body.chars().take(300).collect();
@@ -147,7 +148,10 @@ impl Hdfs {
     }
 
     fn located(&self, file: &str) -> Result<Located> {
-        let Some(blocks) = self.blocks(file)? else { return Ok(Located { blocks: 1, ..Located::default() }) };
+        let Some(answer) = self.ask::<Answer>(file, "GETFILEBLOCKLOCATIONS")? else {
+            return Ok(Located { blocks: 1, ..Located::default() });
+        };
+        let blocks = answer.locations.blocks;
         let mut by_node: BTreeMap<String, u64> = BTreeMap::new();
         for block in blocks.iter().filter(|block| !block.corrupt) {
             let mut hosts = block.hosts.clone();

@@ -12,11 +12,12 @@ mod opened;
 mod table;
 
 pub use frame_cache::FrameCaches;
+pub use hdfs::replica::{Block, data_dirs_of_environment};
 pub use hdfs::{Hdfs, HdfsUrl};
 pub use namespace::{InNamespace, within_namespace};
 pub use opened::{OpenedIndex, Storage, open_index, open_index_with};
 pub use table::HostsTable;
-pub use zazen_vtk::is_index;
+pub use zazen_vtk::{is_index, place};
 
 use zazen_core::{Error, Result};
 

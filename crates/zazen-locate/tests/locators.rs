@@ -70,6 +70,73 @@ fn a_data_node_that_fails_is_left_out_and_another_asked() {
     assert!(none.to_string().contains("name node") && none.to_string().contains("status 500"), "{none}");
 }
 
+/// A data node's folder with one replica of the block 1073741825, and its checksums.
+fn data_node(bytes: &[u8]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("current/BP-1/current/finalized/subdir0/subdir0");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("blk_1073741825"), bytes).unwrap();
+    // Version 1, CRC-32C, chunks of 512 bytes, and the checksum of "bytes".
+    let meta = [0, 1, 2, 0, 0, 2, 0, 0xd0, 0x6e, 0x9c, 0x92];
+    std::fs::write(folder.join("blk_1073741825_1001.meta"), meta).unwrap();
+    dir
+}
+
+/// Answers about one file of a name node, and its folder.
+fn one_block(block: &str, status: &str) -> FakeWebHdfs {
+    let blocks = format!(
+        r#"{{"LocatedBlocks":{{"fileLength":5,"isLastBlockComplete":true,"isUnderConstruction":false,
+        "locatedBlocks":[{block}]}}}}"#
+    );
+    FakeWebHdfs::answering(vec![
+        ("/o/s/a.vtu".to_owned(), "op=GET_BLOCK_LOCATIONS", blocks),
+        ("/o/s".to_owned(), "op=GETFILESTATUS", format!(r#"{{"FileStatus":{{"length":0{status}}}}}"#)),
+        ("/o/".to_owned(), "op=GETFILESTATUS", r#"{"FileStatus":{"length":0}}"#.to_owned()),
+    ])
+}
+
+const BLOCK: &str = r#"{"block":{"blockId":1073741825,"blockPoolId":"BP-1","generationStamp":1001,
+    "numBytes":5},"isCorrupt":false,"startOffset":0}"#;
+
+#[test]
+fn a_replica_of_this_host_is_opened_as_a_file() {
+    let (fake, node) = (one_block(BLOCK, ""), data_node(b"bytes"));
+    let files = ["s/a.vtu".to_owned(), "s/gone.vtu".to_owned(), "gone.vtu".to_owned()];
+    let blocks = Hdfs::new(fake.url("/o"), None).blocks(&files).unwrap();
+    assert_eq!((blocks.len(), &blocks[1], &blocks[2]), (3, &None, &None));
+    let block = blocks[0].as_ref().unwrap();
+    let replica = block.open(&["/nowhere".into(), node.path().to_owned()]).unwrap();
+    assert_eq!(std::io::read_to_string(replica).unwrap(), "bytes");
+    assert!(block.open(&[]).is_none());
+}
+
+#[test]
+fn a_replica_that_may_not_be_the_file_is_left_to_the_data_node() {
+    let with = |from: &str, to: &str| BLOCK.replace(from, to);
+    let cases = [
+        ("another version", with("1001", "1002"), "", &b"bytes"[..]),
+        ("another pool", with("BP-1", "BP-2"), "", b"bytes"),
+        ("a way out", with("BP-1", "../BP-1"), "", b"bytes"),
+        ("erasure-coded", with("1073741825", "-1073741825"), "", b"bytes"),
+        ("corrupt", with("false", "true"), "", b"bytes"),
+        ("two blocks", format!("{BLOCK},{BLOCK}"), "", b"bytes"),
+        ("no block", String::new(), "", b"bytes"),
+        ("a block that is not the file", with("numBytes\":5", "numBytes\":4"), "", b"byte"),
+        ("encrypted", BLOCK.to_owned(), r#","encBit":true"#, b"bytes"),
+        ("cut", BLOCK.to_owned(), "", b"byte"),
+        ("changed", BLOCK.to_owned(), "", b"bytez"),
+    ];
+    for (what, block, status, on_disk) in cases {
+        let (fake, node) = (one_block(&block, status), data_node(on_disk));
+        let blocks = Hdfs::new(fake.url("/o"), None).blocks(&["s/a.vtu".to_owned()]).unwrap();
+        let opened = blocks[0].as_ref().and_then(|block| block.open(&[node.path().to_owned()]));
+        assert!(opened.is_none(), "{what}");
+    }
+    let broken = FakeWebHdfs::start(&[]);
+    let error = Hdfs::new(broken.url("/broken/status"), None).blocks(&["a.vtu".to_owned()]).unwrap_err();
+    assert!(error.to_string().contains("name node") && error.to_string().contains("status 500"), "{error}");
+}
+
 #[test]
 fn an_index_in_hdfs_names_files_in_hdfs() {
     let fake = FakeWebHdfs::start(&[]);
@@ -83,9 +150,11 @@ fn an_index_in_hdfs_names_files_in_hdfs() {
 #[test]
 fn a_name_node_that_fails_is_named() {
     let fake = FakeWebHdfs::start(&[]);
-    for (path, words) in
-        [("/broken/json", "no list"), ("/broken/status", "status 500"), ("/broken/cut", "name node")]
-    {
+    for (path, words) in [
+        ("/broken/json", "not in HDFS's form"),
+        ("/broken/status", "status 500"),
+        ("/broken/cut", "name node"),
+    ] {
         let error = Hdfs::new(fake.url(path), None).locate(&["x".to_owned()]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.to_string().contains(words) && error.to_string().contains("name node"), "{error}");

@@ -31,6 +31,7 @@ __all__ = [
     "may_be_parsed_aside",
     "read_part",
     "read_vtkhdf",
+    "vtkhdf_parts",
     "vtkhdf_times",
 ]
 
@@ -45,6 +46,8 @@ READERS = {
 }
 #: VTK's array that marks cells which another piece has as its own, and the mark.
 GHOSTS, _DUPLICATE = "vtkGhostType", 1
+#: More pieces than any VTKHDF file has parts: the last one is empty.
+_PIECES = 1 << 20
 #: The end of a complete XML file.
 _END = b"</VTKFile>"
 
@@ -229,12 +232,37 @@ def read_vtkhdf(
     path: str | os.PathLike[str],
     shown: str,
     time: float | None,
-    piece: tuple[int, int],
+    pieces: list[tuple[int, int]],
     left_out: LeftOut | None = None,
 ) -> Part:
-    """Piece ``piece[0]`` of ``piece[1]`` of a VTKHDF file, as VTK shares it out, at ``time`` if it
-    has several."""
-    return _part(_vtkhdf_piece(path, shown, time, piece), (frozenset(), frozenset()), left_out or LeftOut())
+    """Pieces (number, count) of a VTKHDF file, as VTK shares it out, at ``time`` if it has several.
+
+    Several pieces must be of as many as the file has parts, see `vtkhdf_parts`."""
+    data = _vtkhdf_piece(path, shown, time, pieces[0])
+    for piece in pieces[1:]:
+        _take_part(data, _vtkhdf_piece(path, shown, time, piece), piece[0])
+    return _part(data, (frozenset(), frozenset()), left_out or LeftOut())
+
+
+def _take_part(into: Any, data: Any, number: int) -> None:
+    """Puts part ``number`` of ``data`` into a tree of the same form."""
+    if into.IsA("vtkPartitionedDataSetCollection"):
+        for at in range(into.GetNumberOfPartitionedDataSets()):
+            _take_part(into.GetPartitionedDataSet(at), data.GetPartitionedDataSet(at), number)
+    elif number < data.GetNumberOfPartitions():
+        into.SetPartition(number, data.GetPartitionAsDataObject(number))
+
+
+def vtkhdf_parts(path: str | os.PathLike[str], shown: str, time: float | None) -> int | None:
+    """How many parts a VTKHDF file has at ``time``: of its blocks, the one with most parts counts.
+    None if it is of another kind, such as an image, which VTK cuts as it likes."""
+    data = _vtkhdf_piece(path, shown, time, (_PIECES - 1, _PIECES))
+    if data.IsA("vtkPartitionedDataSetCollection"):
+        blocks = [data.GetPartitionedDataSet(at) for at in range(data.GetNumberOfPartitionedDataSets())]
+        return max((block.GetNumberOfPartitions() for block in blocks), default=None)
+    if data.IsA("vtkPartitionedDataSet"):
+        return int(data.GetNumberOfPartitions()) or None
+    return 1 if data.IsA("vtkPolyData") or data.IsA("vtkUnstructuredGrid") else None
 
 
 def vtkhdf_times(path: str | os.PathLike[str], shown: str) -> list[float]:

@@ -37,6 +37,7 @@ from zazen.viz.parts import (
     may_be_parsed_aside,
     read_part,
     read_vtkhdf,
+    vtkhdf_parts,
     vtkhdf_times,
 )
 from zazen.viz.steps import Ahead, Kept
@@ -388,16 +389,31 @@ class Reader(VTKPythonAlgorithmBase):
     def _read_vtkhdf(
         self, step: int, pieces: tuple[int, int], left_out: LeftOut, note: dict[str, Any]
     ) -> tuple[dict[int, Any], dict[str, Arrays]]:
-        """This rank's piece of a file that holds all of them. The file lies in one place, so
-        nothing is matched."""
+        """This rank's parts of a file that holds all of them. Ranks whose nodes hold the file read
+        it there; the others read their parts from where it is."""
         opened, begin = self.visualization, time.perf_counter()
-        shown = opened.steps[step].files[0]
+        shown, path = opened.steps[step].files[0], opened.path_of(step, 0)
+        moment = opened.times[step] if len(opened.times) > 1 and opened.is_index(shown) else None
         piece = pieces if pieces[1] > 1 else (opened.comm.rank, opened.comm.size)
-        moment = opened.times[step] if len(opened.times) > 1 and shown in opened.path else None
-        part = read_vtkhdf(opened.path_of(step, 0), shown, moment, piece, left_out)
-        seconds = time.perf_counter() - begin
-        note |= {"files": 1, "ahead": False, "wait_s": 0.0, "reads_s": [seconds], "remote_files": 0}
-        note |= {"local_bytes": 0, "remote_bytes": 0, "store_bytes": part.bytes}
+        count = None if pieces[1] > 1 else vtkhdf_parts(path, shown, moment)
+        source, waited = "store" if opened.namespace is None else "remote", 0.0
+        if count is None:
+            part = read_vtkhdf(path, shown, moment, [piece], left_out)
+        else:
+            own, is_here = opened.parts_of(step, count)
+            frames = opened.dataset.read_many([shown]) if is_here and own and opened.dataset else None
+            waited = time.perf_counter() - begin
+            frame = frames[0] if frames else None
+            if frame is not None and frame.path is not None and frame.source not in ("backing", "direct"):
+                path, source = frame.path, "local"
+            elif is_here and opened.namespace is not None:
+                source = "local"
+            # A rank without parts asks for one that is not there: it gets the tree alone.
+            wanted = [(at, count) for at in own] or [(count, count + 1)]
+            part = read_vtkhdf(path, shown, moment, wanted, left_out)
+        seconds = time.perf_counter() - begin - waited
+        note |= {"files": 1, "ahead": False, "wait_s": waited, "reads_s": [seconds], "remote_files": 0}
+        note |= {"local_bytes": 0, "remote_bytes": 0, "store_bytes": 0} | {f"{source}_bytes": part.bytes}
         return {0: part}, {f"{shown} (rank {piece[0]})": part.arrays}
 
     def _blank_what_others_have(self, step: int, parts: dict[int, Any], arrays: list[Arrays]) -> None:

@@ -20,6 +20,7 @@ import zazen
 import zazen.namespace
 from zazen import _zazen
 from zazen.viz.matching import match, sticky
+from zazen.viz.spread import spread_over
 
 __all__ = ["Alone", "Memory", "Plan", "Step", "Visualization", "world"]
 
@@ -103,6 +104,46 @@ def _tell_missing(directory: str, step: dict[str, Any]) -> None:
         step["trouble"] = f"{directory}/{missing[0]}{more}: there is no such file"
 
 
+def _look_into_vtkhdf(index: dict[str, Any]) -> None:
+    """Puts the files that hold the data in place of VTKHDF files that only point to them."""
+    directory, found = index["directory"], list[dict[str, Any]]()
+    for at, step in enumerate(index["steps"]):
+        if len(step["files"]) != 1 or not _is_vtkhdf(step["files"][0]) or step["trouble"] is not None:
+            return
+        path = os.path.join(directory, step["files"][0])
+        try:
+            over = spread_over(path)
+        except ImportError:
+            warnings.warn(
+                f"{path}: whether its data lie in other files can't be seen without h5py (pip install "
+                "h5py); HDF5 gives zeros for files that are missing",
+                zazen.ZazenWarning,
+                stacklevel=2,
+            )
+            return
+        if over is None or (len(over) > 1 and len(index["steps"]) > 1):
+            # The steps of a series are all of one kind.
+            return
+        if at > 0 or len(index["steps"]) > 1:
+            over[0]["time"] = step["time"]
+        found += over
+    placed = json.loads(_zazen.place_json(directory, [step["files"] for step in found]))
+    steps = [
+        {**each, "files": files, "covered": {}, "field_data": None, "trouble": None}
+        for each, files in zip(found, placed["steps"], strict=True)
+    ]
+    index |= {
+        "directory": placed["directory"],
+        "template": placed["template"],
+        "steps": steps,
+        "spread": True,
+    }
+
+
+def _is_vtkhdf(file: str) -> bool:
+    return file.lower().endswith(".vtkhdf")
+
+
 def _sizes_without_mount(index: dict[str, Any], socket: Any) -> None:
     """Lengths and holders of all files, asked for once, at one moment."""
     files = [file for step in index["steps"] for file in step["files"]]
@@ -113,6 +154,20 @@ def _sizes_without_mount(index: dict[str, Any], socket: Any) -> None:
         step["bytes"] = [length if length > 0 else -1 for length, _, _ in found]
         step["holders"] = [hosts for _, hosts, _ in found]
         _tell_missing(index["directory"], step)
+
+
+def _blocks_in_hdfs(index: dict[str, Any]) -> dict[str, str]:
+    """By file in HDFS, the block that it is, if hosts may open replicas as files."""
+    if not index["directory"].startswith("hdfs://"):
+        return {}
+    files = [file for step in index["steps"] for file in step["files"]]
+    try:
+        found = _zazen.hdfs_blocks_json(index["directory"], files)
+    except zazen.Error:
+        # A gateway such as HttpFS may not say which blocks a file is; it gives the bytes.
+        found = None
+    blocks = [None] * len(files) if found is None else json.loads(found)
+    return {file: json.dumps(block) for file, block in zip(files, blocks, strict=True) if block}
 
 
 class Visualization:
@@ -154,6 +209,10 @@ class Visualization:
         #: own words.
         self.path: str = index["path"]
         self.directory: str = index["directory"]
+        #: By file, its block in HDFS, for replicas that are opened as files.
+        self._blocks: dict[str, str] = index.get("blocks", {})
+        #: Whether the index is a VTKHDF file whose data are in other files.
+        self._is_spread = index.get("spread", False)
         #: Whether the files come as bytes, from HDFS or the namespace, and not from a directory of
         #: this machine.
         self.without_mount = self.directory.startswith(self._WITHOUT_MOUNT)
@@ -196,6 +255,7 @@ class Visualization:
         index = json.loads(_zazen.index_json(path, self._socket))
         if index["directory"].startswith(self._WITHOUT_MOUNT):
             _sizes_without_mount(index, self._socket)
+            index["blocks"] = _blocks_in_hdfs(index)
             return index
 
         def size(file: str) -> int:
@@ -204,6 +264,7 @@ class Visualization:
             except OSError:
                 return -1
 
+        _look_into_vtkhdf(index)
         with ThreadPoolExecutor(16) as threads:
             for step in index["steps"]:
                 step["bytes"] = list(threads.map(size, step["files"]))
@@ -355,12 +416,28 @@ class Visualization:
     def is_vtkhdf(self, step: int) -> bool:
         """Whether a step is one VTKHDF file, of which every rank reads a piece."""
         files = self.steps[step].files
-        return not self.without_mount and len(files) == 1 and files[0].lower().endswith(".vtkhdf")
+        return not self.without_mount and len(files) == 1 and _is_vtkhdf(files[0])
+
+    def parts_of(self, step: int, count: int) -> tuple[list[int], bool]:
+        """Of the ``count`` parts of a step that is one VTKHDF file, those that this rank reads; and
+        whether its node holds the file. Alike on all ranks, without communication."""
+        ranks, holders = self._rank_nodes, self._holders[step][0]
+        is_here = ranks[self.comm.rank] in holders
+        if self.strategy == "stock":
+            # VTK's own reader deals out parts by turns.
+            return list(range(self.comm.rank, count, self.comm.size)), is_here
+        strategy = "optimal" if self.strategy == "sticky" else self.strategy
+        each = max(self.steps[step].bytes[0], 0) // max(count, 1)
+        return match(ranks, [(each, holders)] * count, strategy).assigned[self.comm.rank], is_here
+
+    def is_index(self, file: str) -> bool:
+        """Whether a file of a step is the index itself."""
+        return os.path.basename(self.path) == os.path.basename(file)
 
     def take_times(self, find: Callable[[Path], list[float]]) -> None:
         """If the index is itself a VTKHDF file, its steps are those that ``find`` says
         (collective)."""
-        if not self.path.lower().endswith(".vtkhdf") or self.steps[0].trouble is not None:
+        if self._is_spread or not _is_vtkhdf(self.path) or self.steps[0].trouble is not None:
             return
         if self.without_mount:
             raise _zazen.UnsupportedError(
@@ -409,21 +486,30 @@ class Visualization:
                 continue
 
     def fetch(self, step: int, file: int) -> Memory:
-        """A file without a mount. In HDFS its bytes come from this host's data node, if that has a
-        replica; in the namespace from the holder, and if that is this node, it is the file itself.
-        """
-        known, name = self.steps[step], self.steps[step].files[file]
-        if self.namespace is not None and self.plan(step).is_local[file]:
-            descriptor = _zazen.namespace_descriptor(self.directory, name, self._socket)
-            if descriptor is not None:
-                here = Memory(name, descriptor)
-                # VTK opens it again, which the folder of another user's daemon may forbid.
-                if here.length == known.bytes[file] and os.access(here.path, os.R_OK):
-                    return here
-                here.close()
+        """A file without a mount. If this node has it, it is the node's own file, where this user
+        may open that: in the namespace and in HDFS. Otherwise its bytes come from the holder; in
+        HDFS that is this host's data node, if it has a replica."""
+        name, length = self.steps[step].files[file], self.steps[step].bytes[file]
+        if self.plan(step).is_local[file] and (here := self._open_here(name, length)) is not None:
+            return here
         memory = Memory(name)
-        _zazen.fetch_remote(self.directory, name, known.bytes[file], memory.path, self._socket)
+        _zazen.fetch_remote(self.directory, name, length, memory.path, self._socket)
         return memory
+
+    def _open_here(self, name: str, length: int) -> Memory | None:
+        """The node's own file of a file without a mount."""
+        if self.namespace is not None:
+            descriptor = _zazen.namespace_descriptor(self.directory, name, self._socket)
+        else:
+            descriptor = _zazen.hdfs_descriptor(block) if (block := self._blocks.get(name)) else None
+        if descriptor is None:
+            return None
+        here = Memory(name, descriptor)
+        # VTK opens it again, which the folder of another user's daemon may forbid.
+        if here.length == length and os.access(here.path, os.R_OK):
+            return here
+        here.close()
+        return None
 
     def nearest(self, time: float) -> int:
         """The step whose time is nearest to ``time``."""

@@ -41,14 +41,22 @@ def until(what, seconds=240):
 
 
 class Hdfs:
-    """The name node and ``nodes`` data nodes, with all their files beneath ``folder``."""
+    """The name node and ``nodes`` data nodes, with all their files beneath ``folder``.
 
-    def __init__(self, folder, nodes):
+    ``others``: nodes beside them, without a process of HDFS; they have the numbers above."""
+
+    def __init__(self, folder, nodes, others=0):
         self.folder, self.nodes, self.processes = folder, nodes, {}
+        self.every = range(nodes + 1 + others)
         self.mark = f"zv{os.getpid()}"
 
     def name(self, node):
         return f"{self.mark}n{node}"
+
+    @staticmethod
+    def address(node):
+        """A node's address on its link."""
+        return f"10.79.0.1{node}"
 
     def up(self):
         switch = f"{self.mark}sw"
@@ -56,7 +64,7 @@ class Hdfs:
         sh("ip", "-n", switch, "link", "add", "br0", "type", "bridge")
         sh("ip", "-n", switch, "link", "set", "br0", "up")
         host = os.uname().nodename
-        for node in range(self.nodes + 1):
+        for node in self.every:
             name = self.name(node)
             sh("ip", "netns", "add", name)
             sh("ip", "-n", name, "link", "set", "lo", "up")
@@ -80,10 +88,11 @@ class Hdfs:
             sh("ip", "-n", name, "link", "set", "eth0", "up")
             etc = Path("/etc/netns") / name
             etc.mkdir(parents=True)
-            names = [f"10.79.0.1{each} node{each}" for each in range(self.nodes + 1)]
+            names = [f"{self.address(each)} node{each}" for each in self.every]
             (etc / "hosts").write_text(
                 "\n".join(["127.0.0.1 localhost", *names, f"10.79.0.1{node} {host}", ""])
             )
+        for node in range(self.nodes + 1):
             self.configure(node)
         self.java(0, "namenode.NameNode", "-format", "-force", "-nonInteractive", wait=True)
         self.java(0, "namenode.NameNode")
@@ -107,6 +116,10 @@ class Hdfs:
         }
         self.write(folder / "core-site.xml", {"fs.defaultFS": "hdfs://node0:9000"})
         self.write(folder / "hdfs-site.xml", settings)
+        client = self.folder / f"client{node}"
+        client.mkdir()
+        own = {key: settings[key] for key in ("dfs.datanode.data.dir",)}
+        self.write(client / "hdfs-site.xml", own | {"dfs.client.read.shortcircuit": "true"})
         (folder / "log4j.properties").write_text(
             "log4j.rootLogger=INFO,A\nlog4j.appender.A=org.apache.log4j.ConsoleAppender\n"
             "log4j.appender.A.layout=org.apache.log4j.SimpleLayout\n"
@@ -157,7 +170,7 @@ class Hdfs:
 
     def shape(self, rate):
         """Limits what each node sends; ``rate`` as `tc` takes it."""
-        for node in range(self.nodes + 1):
+        for node in self.every:
             limits = ["rate", rate, "burst", "128kb", "latency", "100ms"]
             sh(
                 "ip",
@@ -174,10 +187,12 @@ class Hdfs:
                 *limits,
             )
 
-    def ranks(self, launcher, environment, count, *words):
+    def ranks(self, launcher, environment, count, *words, as_files=True):
         """Starts ``count`` ranks of Python, each in a data node's namespace and with that node's
-        host name."""
-        inner = 'hostname node$1; shift; exec "$@"'
+        host name. ``as_files``: they have that node's configuration, so they may open its replicas.
+        """
+        settings = f"HADOOP_CONF_DIR={self.folder}/client$1" if as_files else "HADOOP_CONF_DIR=/nowhere"
+        inner = f'hostname node$1; export {settings}; shift; exec "$@"'
         enter = f"exec ip netns exec {self.mark}n$i unshare --uts"
         script = f"i=$((PMI_RANK + 1)); {enter} sh -c '{inner}' sh $i \"$@\""
         command = [launcher, "-n", str(count), "sh", "-c", script, "sh"]
@@ -194,7 +209,7 @@ class Hdfs:
         for process in self.processes.values():
             process.kill()
             process.wait(60)
-        for node in [*range(self.nodes + 1)]:
+        for node in self.every:
             subprocess.run(["ip", "netns", "del", self.name(node)], check=False, capture_output=True)
             shutil.rmtree(Path("/etc/netns") / self.name(node), ignore_errors=True)
         subprocess.run(["ip", "netns", "del", f"{self.mark}sw"], check=False, capture_output=True)

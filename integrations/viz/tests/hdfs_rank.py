@@ -1,5 +1,5 @@
 """A rank that shows a visualization in HDFS, step by step. Prints JSON: by step its cells, and the
-bytes that came in.
+bytes that came in over the link and within the node.
 
 python hdfs_rank.py INDEX STRATEGY [FOLDER]
 
@@ -20,8 +20,8 @@ COMM = MPI.COMM_WORLD
 
 
 def received():
-    """Bytes that came over this node's link."""
-    return int(Path("/sys/class/net/eth0/statistics/rx_bytes").read_text())
+    """Bytes that came over this node's link, and that its own processes sent each other."""
+    return [int(Path(f"/sys/class/net/{link}/statistics/rx_bytes").read_text()) for link in ("eth0", "lo")]
 
 
 def main():
@@ -42,17 +42,18 @@ def main():
             while not (folder / "go").exists():
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
-    came = received() - before
+    came, within = (now - then for now, then in zip(received(), before, strict=True))
     plans = [reader.visualization.plan(step) for step in range(len(times))]
-    remote = [
+    near, far = (
         sum(
             reader.visualization.steps[step].bytes[file]
+            for step, plan in enumerate(plans)
             for file, (rank, local) in enumerate(zip(plan.rank_of_file, plan.is_local, strict=True))
-            if rank == COMM.rank and not local
+            if rank == COMM.rank and local == wanted
         )
-        for step, plan in enumerate(plans)
-    ]
-    every = COMM.gather((cells, came, sum(remote)), root=0)
+        for wanted in (True, False)
+    )
+    every = COMM.gather((cells, came, far, within, near), root=0)
     if COMM.rank == 0:
         print(
             json.dumps(
@@ -60,6 +61,8 @@ def main():
                     "cells": [sum(step) for step in zip(*(each[0] for each in every), strict=True)],
                     "came": [each[1] for each in every],
                     "remote": [each[2] for each in every],
+                    "within": [each[3] for each in every],
+                    "local": [each[4] for each in every],
                     "files": sum(plan.remote for plan in plans),
                     "bound": sum(plan.bound for plan in plans),
                 }

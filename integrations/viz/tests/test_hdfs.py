@@ -53,6 +53,13 @@ def test_bytes_come_from_the_own_data_node_and_a_dead_one_costs_only_locality(hd
     assert ours["cells"] == [whole] * 3 and ours["files"] == ours["bound"] == plan["remote"]
     for came, remote in zip(ours["came"], ours["remote"], strict=True):
         assert remote <= came <= remote + slack, ours
+    # Local replicas were opened as files: not even the loopback device carried them.
+    assert all(within <= slack for within in ours["within"]) and min(ours["local"]) > 2 * slack, ours
+    url_of = f"{url}/ts.vtm.series"
+    over_http = told(hdfs.ranks(mpiexec(), mpi_environment(), NODES, rank, url_of, "optimal", as_files=False))
+    assert over_http["cells"] == ours["cells"] and over_http["local"] == ours["local"]
+    for within, local in zip(over_http["within"], over_http["local"], strict=True):
+        assert local <= within, over_http
     # The counters see what is remote: by index, most is.
     blind = told(hdfs.ranks(mpiexec(), mpi_environment(), NODES, rank, f"{url}/ts.vtm.series", "blind"))
     assert blind["cells"] == ours["cells"] and sum(blind["remote"]) > sum(ours["remote"])

@@ -138,7 +138,7 @@ def test_pvbatch_draws_the_stock_readers_picture(batch, ocean, node):
     assert [symmetric[name] for name in ("cells", "contour", "range")] == [
         stock[name] for name in ("cells", "contour", "range")
     ]
-    for ranks, mode in ((1, []), (4, []), (2, ["--symmetric"])):
+    for ranks, mode in ((1, []), (2, []), (4, []), (8, []), (2, ["--symmetric"])):
         ours, picture = batch(ranks_of(ranks, PVBATCH, *mode), "plugin", ocean)
         # With --symmetric, ParaView 5.11 gives the picture another size.
         assert_stocks(ours, picture, stock, its_picture if mode else reference)
@@ -186,27 +186,51 @@ def free_port():
         return one.getsockname()[1]
 
 
-def test_a_remote_client_of_pvserver(batch, ocean, environment, folder):
+@pytest.fixture
+def remote(batch, environment, folder):
+    """Runs the script as a client of a pvserver with some ranks: what it found, and the picture."""
+
+    def run(ranks, index, **settings):
+        port, records = free_port(), folder / f"records-{len(list(folder.glob('records-*')))}"
+        records.mkdir()
+        log = records.with_suffix(".log")
+        variables = environment | {"ZAZEN_VIZ_RECORD": str(records)} | settings
+        with open(log, "w") as output:
+            server = subprocess.Popen(
+                ranks_of(ranks, PVSERVER, f"--server-port={port}"),
+                env={key: value for key, value in variables.items() if value is not None},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            deadline = time.monotonic() + 240
+            while "Accepting connection" not in log.read_text():
+                assert time.monotonic() < deadline and server.poll() is None, log.read_text()
+                time.sleep(0.1)
+            found = batch([PVPYTHON, "--force-offscreen-rendering"], "plugin", index, port)
+            records_of(records, ranks)
+            server.wait(240)
+            return found
+        finally:
+            if server.poll() is None:
+                server.terminate()
+                server.wait(60)
+
+    return run
+
+
+def test_a_remote_client_of_pvserver(batch, remote, ocean):
     stock, reference = batch(ranks_of(1, PVBATCH), "stock", ocean.parent / "ts_1.vtm")
-    port, records = free_port(), folder / "records"
-    log = folder / "pvserver.log"
-    with open(log, "w") as output:
-        server = subprocess.Popen(
-            ranks_of(2, PVSERVER, f"--server-port={port}"),
-            env=environment | {"ZAZEN_VIZ_RECORD": str(records)},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        deadline = time.monotonic() + 120
-        while "Accepting connection" not in log.read_text():
-            assert time.monotonic() < deadline and server.poll() is None, log.read_text()
-            time.sleep(0.1)
-        ours, picture = batch([PVPYTHON, "--force-offscreen-rendering"], "plugin", ocean, port)
-        assert_stocks(ours, picture, stock, reference)
-        records_of(records, 2)
-        server.wait(60)
-    finally:
-        if server.poll() is None:
-            server.terminate()
-            server.wait(60)
+    for ranks in (1, 2, 4, 8):
+        assert_stocks(*remote(ranks, ocean), stock, reference)
+
+
+def test_dead_and_empty_nodes_do_not_change_pvservers_picture(batch, remote, ocean, cluster, load):
+    """Rank r uses node r. Node 3 holds nothing, and node 1 dies."""
+    load(ocean, cluster.nodes[:3], cluster.key, copies=2)
+    stock, reference = batch(ranks_of(1, PVBATCH), "stock", ocean.parent / "ts_1.vtm")
+    settings = {"ZAZEN_SOCKET": None, "ZAZEN_TESTBED": cluster.testbed}
+    for is_dead in (False, True):
+        if is_dead:
+            cluster.kill(1)
+        assert_stocks(*remote(4, ocean, **settings), stock, reference)

@@ -1,6 +1,7 @@
 """The reader in one process: equal to VTK's own, time steps, selections, memory, and bad input."""
 
 import json
+import re
 import threading
 import warnings
 from time import sleep
@@ -249,3 +250,23 @@ def test_a_changed_file_is_read_anew(ocean, node):
     write(ocean.parent, steps=3, points=9, variables=2)
     fresh = zazen.viz.Reader(ocean, socket=node.socket).update(0.1)
     assert_equal(fresh, stock(ocean.parent / "ts_1.vtm"))
+
+
+@pytest.mark.parametrize(
+    ("locator", "named"),
+    [
+        ("hdfs://127.0.0.1:1/ocean", "name node 127.0.0.1:1"),
+        ("table:/nowhere/hosts", "/nowhere/hosts"),
+        ("namespace", "namespace"),
+    ],
+)
+def test_a_locator_that_is_not_reachable_is_named(ocean, locator, named):
+    with pytest.raises(zazen.Error, match=re.escape(named)):
+        zazen.viz.Reader(ocean, locator=locator).GetTimestepValues()
+    # Without a daemon, the default shows what the stock reader shows.
+    assert_equal(zazen.viz.Reader(ocean).update(0.1), stock(ocean.parent / "ts_1.vtm"))
+
+
+def test_an_index_on_a_name_node_that_is_not_reachable_is_named():
+    with pytest.raises(zazen.Error, match=r"127\.0\.0\.1:1.*/ocean/ts\.vtm"):
+        zazen.viz.Reader("hdfs://127.0.0.1:1/ocean/ts.vtm").GetTimestepValues()

@@ -1,4 +1,4 @@
-//! A small stand-in for a name node's web interface. It is no HDFS: it answers
+//! A small stand-in for a name node's web interface. It is no HDFS: it answers operations such as
 //! GETFILEBLOCKLOCATIONS from a table, in the form that Hadoop 3.4 answers. For files in folders
 //! named `two`, it names two data nodes: one where nobody listens, and then itself.
 
@@ -10,6 +10,9 @@ use zazen_locate::HdfsUrl;
 /// A path, and its blocks: length and hosts.
 pub(crate) type File<'a> = (&'a str, &'a [(u64, &'a [&'a str])]);
 
+/// A path as in a URL, a word of the query, and the body.
+pub(crate) type Answer = (String, &'static str, String);
+
 pub(crate) struct FakeWebHdfs {
     addr: String,
     asked: Arc<Mutex<Vec<String>>>,
@@ -17,10 +20,14 @@ pub(crate) struct FakeWebHdfs {
 
 impl FakeWebHdfs {
     pub(crate) fn start(files: &[File<'_>]) -> FakeWebHdfs {
+        let locations = |(path, blocks): &File<'_>| (escape(path), "op=GETFILEBLOCKLOCATIONS", json(blocks));
+        FakeWebHdfs::answering(files.iter().map(locations).collect())
+    }
+
+    /// Answers by path and operation.
+    pub(crate) fn answering(answers: Vec<Answer>) -> FakeWebHdfs {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap().to_string();
-        let answers: Vec<(String, String)> =
-            files.iter().map(|(path, blocks)| (escape(path), json(blocks))).collect();
         let asked: Arc<Mutex<Vec<String>>> = Arc::default();
         let note = asked.clone();
         // The thread ends with the test's process.
@@ -57,7 +64,11 @@ fn json(blocks: &[(u64, &[&str])]) -> String {
     format!(r#"{{"BlockLocations":{{"BlockLocation":[{}]}}}}"#, blocks.join(","))
 }
 
-fn serve(stream: TcpStream, answers: &[(String, String)], note: &Mutex<Vec<String>>) {
+fn is_operation(query: &str, operation: &str) -> bool {
+    query.split('&').any(|word| word == operation)
+}
+
+fn serve(stream: TcpStream, answers: &[Answer], note: &Mutex<Vec<String>>) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut writer = stream;
     loop {
@@ -74,7 +85,7 @@ fn serve(stream: TcpStream, answers: &[(String, String)], note: &Mutex<Vec<Strin
         let path = path.strip_prefix("/webhdfs/v1").unwrap_or_default();
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let known =
-            answers.iter().find(|(known, _)| known == path && query.starts_with("op=GETFILEBLOCKLOCATIONS"));
+            answers.iter().find(|(known, operation, _)| known == path && is_operation(query, operation));
         let here = writer.local_addr().unwrap().port();
         let far = "{\"Location\": \"http://127.0.0.1:1/bytes\"}";
         let near = format!("{{\"Location\": \"http://localhost:{here}/webhdfs/v1/bytes{path}\"}}");
@@ -89,7 +100,7 @@ fn serve(stream: TcpStream, answers: &[(String, String)], note: &Mutex<Vec<Strin
             }
             None if is_open && query.contains("excludedatanodes=127.0.0.1") => ("200 OK", near.as_str()),
             None if is_open => ("200 OK", far),
-            Some((_, body)) => ("200 OK", body.as_str()),
+            Some((_, _, body)) => ("200 OK", body.as_str()),
             None if path.starts_with("/broken/json") => ("200 OK", "{\"FileStatus\":{}}"),
             None if path.contains("/broken/status") => ("500 Internal Server Error", "no class"),
             None if path.starts_with("/broken/cut") => {
