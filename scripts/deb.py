@@ -147,8 +147,8 @@ def md5(path: Path) -> str:
     return told.split()[0].lstrip("\\")
 
 
-def programs(built: Path, folder: Path) -> Package:
-    """What a node needs."""
+def programs(built: Path, folder: Path, objects: Path | None = None) -> Package:
+    """What a node needs. `objects`: the program that reads object stores (`make objects`)."""
     package = Package(
         "zazen",
         folder,
@@ -161,6 +161,9 @@ def programs(built: Path, folder: Path) -> Package:
     )
     for program in PARTS["programs"]:
         package.take_binary(built / program, f"usr/bin/{program}", 0o755)
+    if objects:
+        # The daemon starts it; it is no command for people.
+        package.take_binary(objects, f"usr/lib/zazen/{objects.name}", 0o755)
     for library in PARTS["libraries"]:
         package.take_binary(built / library, f"usr/lib/zazen/{library}", 0o644)
     for header in sorted(ROOT.glob("plugins/*/*.h")):
@@ -186,6 +189,8 @@ def programs(built: Path, folder: Path) -> Package:
     package.write("usr/share/man/man8/zazend.8.gz", packed(page.encode()))
     told = output(sys.executable, ROOT / "scripts/licences.py")
     package.write("usr/share/doc/zazen/dependencies.tsv", told)
+    told = output(sys.executable, ROOT / "scripts/licences.py", "--sbom")
+    package.write("usr/share/doc/zazen/sbom.cdx.json", told)
     for script in ("postinst", "prerm", "postrm"):
         package.take(ROOT / f"packaging/debian/zazen.{script}", f"DEBIAN/{script}", 0o755)
     return package
@@ -265,6 +270,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--profile", default="release", help="the cargo profile that built")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where the packages go")
+    parser.add_argument("--objects", type=Path, help="zazen-objects; without it no object store can be read")
     parser.add_argument("--compression", default="xz", choices=["xz", "gzip", "none"])
     options = parser.parse_args()
     built = places.built(options.profile)
@@ -274,7 +280,7 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     os.umask(0o022)
     with tempfile.TemporaryDirectory() as folder:
-        node = programs(built, Path(folder))
+        node = programs(built, Path(folder), options.objects)
         shared, dev = library(built, Path(folder))
         ours = shared.root / "usr/lib"
         packages = [(node, []), (slurm_kit(Path(folder)), [f"zazen (= {VERSION})", "python3"])]

@@ -130,6 +130,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--profile", default="release", help="the cargo profile that built")
     parser.add_argument("--out", type=Path, default=deb.ROOT / "dist", help="where the packages go")
+    parser.add_argument("--objects", type=Path, help="zazen-objects; without it no object store can be read")
     options = parser.parse_args()
     target = Path(os.environ.get("CARGO_TARGET_DIR", deb.ROOT / "target"))
     built = target / {"dev": "debug"}.get(options.profile, options.profile)
@@ -141,7 +142,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         (place / "files").mkdir()
-        node, kit = deb.programs(built, place / "files"), deb.slurm_kit(place / "files")
+        node, kit = deb.programs(built, place / "files", options.objects), deb.slurm_kit(place / "files")
         shared, dev = deb.library(built, place / "files")
         same = f"= {deb.VERSION}-1"
         text = spec(

@@ -30,10 +30,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # script may.
 EDGES = {
     "zazen-core": "",
-    "zazen-env": "zazen-core",
+    "zazen-features": "",
+    "zazen-env": "zazen-core zazen-features",
     "zazen-plugin-abi": "",
     "zazen-plugin-sdk": "zazen-plugin-abi",
-    "zazen-wire": "zazen-core zazen-plugin-abi",
+    "zazen-wire": "zazen-core zazen-features zazen-plugin-abi",
     "zazen-frames": "zazen-core zazen-wire",
     "zazen-explain": "zazen-core zazen-frames",
     "zazen-store": "zazen-core zazen-env zazen-wire zazen-frames",
@@ -48,18 +49,19 @@ EDGES = {
     "zazen-posix": "zazen-forward-api zazen-plugin-sdk | | zazen-stubs-build",
     "zazen-preload": "zazen-core zazen-forward-api zazen-lane zazen-plugin-abi zazen-wire"
     " | | zazen-stubs-build",
-    "zazen-seccomp": "zazen-core zazen-call zazen-forward-api zazen-stub-runtime | | zazen-stubs-build",
+    "zazen-posix-client": "zazen-plugin-abi zazen-stub-runtime | | zazen-stubs-build",
+    "zazen-seccomp": "zazen-core zazen-call zazen-forward-api zazen-posix-client",
     "zazen-stream": "zazen-plugin-sdk | | zazen-stubs-build",
     "zazen-push": "zazen-core",
-    "zazen-match": "zazen-core",
+    "zazen-match": "zazen-core zazen-features",
     "zazen-sim": "zazen-core zazen-assign zazen-frames zazen-match zazen-namespace zazen-push zazen-spans",
     "zazen-spans": "zazen-core zazen-frames zazen-namespace zazen-wire",
     "zazen-namespace": "zazen-core zazen-wire",
     "zazen-namespace-node": "zazen-core zazen-env zazen-wire zazen-call zazen-namespace",
-    "zazen-mount": "zazen-core zazen-namespace zazen-namespace-client",
+    "zazen-mount": "zazen-core zazen-forward-api zazen-namespace zazen-namespace-client zazen-posix-client",
     "zazen-namespace-client": "zazen-core zazen-env zazen-wire zazen-call zazen-namespace",
     "zazen-stage": "zazen-core zazen-wire zazen-namespace-client",
-    "zazen-vtk": "zazen-core",
+    "zazen-vtk": "zazen-core zazen-features",
     "zazen-locate": "zazen-backing zazen-call zazen-client zazen-core zazen-namespace-client zazen-vtk"
     " | zazen-testbed zazend",
     "zazen-stubs": "",
@@ -67,11 +69,12 @@ EDGES = {
     "zazen-stubs-build": "zazen-stubs",
     "zazen-client": "zazen-core zazen-env zazen-wire zazen-frames zazen-assign zazen-backing"
     " zazen-call zazen-push | zazend zazen-testbed",
-    "zazend": "zazen-core zazen-env zazen-wire zazen-frames zazen-spans zazen-store zazen-backing zazen-call"
-    " zazen-plugins zazen-namespace zazen-namespace-node"
+    "zazen-http": "",
+    "zazend": "zazen-core zazen-env zazen-http zazen-wire zazen-frames zazen-spans zazen-store"
+    " zazen-backing zazen-call zazen-plugins zazen-namespace zazen-namespace-node"
     " | zazen-client zazen-namespace-client zazen-testbed",
     "zazen-testbed": "zazen-core zazen-env zazen-wire zazen-call",
-    "zazen-cli": "zazen-core zazen-env zazen-wire zazen-explain zazen-frames zazen-assign"
+    "zazen-cli": "zazen-core zazen-env zazen-http zazen-wire zazen-explain zazen-frames zazen-assign"
     " zazen-backing zazen-call zazen-client zazen-forward-api zazen-locate zazen-match zazen-mount"
     " zazen-namespace-client zazen-push zazen-seccomp zazen-sim zazen-spans zazen-stage zazen-stubs"
     " zazen-mpi zazen-testbed",
@@ -116,6 +119,7 @@ BANS = [
         {
             "crates/zazen-wire/src/": "the encodings",
             "crates/zazen-xtc/src/": "GROMACS's format: big endian, and bits without padding",
+            "crates/zazen-spans/src/rows.rs": "rows of spans (docs/formats/spans.md)",
             "crates/zazen-store/src/record.rs": "the records of logs (docs/formats/store.md)",
             "crates/zazen-fuzz/src/": "makes inputs for the decoders",
             "crates/zazen-call/src/contract.rs": "makes bytes to send",
@@ -128,15 +132,18 @@ BANS = [
             "crates/zazen-env/src/sim_trace.rs": "bytes as words of a digest",
             "crates/zazen-client/src/session.rs": "a random number as the bytes of a seed",
             "crates/zazen-call/src/server/": "the kernel's eventfd",
-            "crates/zazend/src/http.rs": "the kernel's eventfd",
+            "crates/zazen-http/src/lib.rs": "the kernel's eventfd",
             "plugins/posix/src/sessions.rs": "random bytes as a number",
             "crates/zazen-call/src/client/mod.rs": "eight bytes that ask for memory (docs/formats/shm.md)",
             "crates/zazen-preload/src/": "the same, and the kernel's socket address; no codec without a heap",
             "crates/zazen-stub-runtime/src/interrupt.rs": "thread numbers through a pipe of one process",
             "crates/zazen-trajectory/src/bytes.rs": "the formats of trajectory files",
+            "crates/zazen-locate/src/hdfs/replica.rs": "HDFS's files of checksums",
             "crates/zazen-seccomp/src/": "registers and memory of a traced program",
             "crates/zazen-cli/src/commands/bench/sample.rs": "makes bytes to measure with",
             "crates/zazen-mount/src/contract/fsx.rs": "makes bytes to write",
+            "crates/zazen-mount/src/forwarded/entries.rs": "the kernel's directory entries",
+            "crates/zazen-mount/src/forwarded/far.rs": "random bytes as a number",
             "crates/zazen-mount/src/contract/names.rs": "makes bytes to write",
             "plugins/stream/src/integrate.rs": "adds the elements of samples",
             "plugins/stream/src/packet.rs": "the stations' packets (docs/streams.md)",
@@ -454,6 +461,21 @@ def check_test_names():
                 problem(path, f"has the name of {other}; pytest cannot run both")
 
 
+def check_samples():
+    """A code block of a Rust comment that names no other language is a test, and `make test` runs
+    none of these: it runs test programs (scripts/rust_tests.py)."""
+    for path in tracked("*.rs"):
+        opened = False
+        for number, line in enumerate((ROOT / path).read_text().splitlines(), 1):
+            if fence := re.match(r"\s*//[/!]\s*```(\w*)", line):
+                opened = not opened
+                if opened and fence[1] not in ("text", "json", "toml", "c", "python", "sh", "console"):
+                    problem(
+                        f"{path}:{number}",
+                        "a code block that nobody compiles: name its language, or make it a test",
+                    )
+
+
 def check_lines():
     for path in tracked("*.rs", "*.py", "*.pyi", "*.c", "*.h"):
         tidy_lines.check_lines(ROOT, path, problem)
@@ -472,6 +494,7 @@ def main():
     check_files()
     check_one_meaning()
     check_test_names()
+    check_samples()
     check_lines()
     check_docs()
     for line in problems:

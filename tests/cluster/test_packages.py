@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -119,6 +121,7 @@ def test_the_unit_the_settings_and_the_pages_are_there(installed):
         "usr/share/doc/zazen/examples/zazend.toml",
         "usr/share/zazen/prometheus/zazen.rules.yml",
         "usr/share/zazen/grafana/zazen.json",
+        "usr/share/zazen/modules/zazen.lua",
         "usr/share/zazen/slurm/zazen_placement.lua",
         "usr/share/doc/zazen-slurm/examples/zazen-slurm-features.service",
         "usr/share/man/man1/zazen.1.gz",
@@ -126,6 +129,22 @@ def test_the_unit_the_settings_and_the_pages_are_there(installed):
         "usr/share/bash-completion/completions/zazen",
     ):
         assert (installed / name).stat().st_size > 100, name
+
+
+def test_the_bill_of_materials_names_every_crate(installed):
+    """Against the list of licences, and against what cargo has locked."""
+    folder = installed / "usr/share/doc/zazen"
+    bill = json.loads((folder / "sbom.cdx.json").read_text())
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
+    assert bill["metadata"]["component"]["version"] == zazen.__version__
+    listed = [line.split("\t")[:2] for line in (folder / "dependencies.tsv").read_text().splitlines()]
+    assert [[one["name"], one["version"]] for one in bill["components"]] == listed and len(listed) > 50
+    locks = [ROOT / "Cargo.lock", ROOT / "crates/zazen-objects/Cargo.lock"]
+    locked = [one for lock in locks for one in tomllib.loads(lock.read_text())["package"]]
+    sums = {one["checksum"] for one in locked if "checksum" in one}
+    for one in bill["components"]:
+        assert one["purl"] == one["bom-ref"] == f"pkg:cargo/{one['name']}@{one['version']}"
+        assert one["licenses"][0]["expression"] and one["hashes"][0]["content"] in sums
 
 
 def test_licences_are_read_as_spdx_writes_them():
@@ -146,6 +165,21 @@ def test_licences_are_read_as_spdx_writes_them():
     for broken in ("", "(MIT", "MIT Apache-2.0"):
         with pytest.raises(ValueError):
             is_allowed(broken)
+
+
+def test_crates_of_other_sources_are_refused():
+    from licences import CRATES_IO, strangers
+
+    good = {"name": "a", "version": "1", "source": CRATES_IO, "checksum": "0" * 64}
+    assert strangers([good, {"name": "ours", "version": "1"}]) == []
+    for wrong in (
+        {**good, "source": "git+https://example.org/a"},
+        {**good, "source": "registry+https://example.org/index"},
+        {**good, "checksum": "0"},
+        {key: value for key, value in good.items() if key != "checksum"},
+    ):
+        (told,) = strangers([good, wrong])
+        assert told.startswith("a 1: "), told
 
 
 @pytest.fixture(scope="module")
