@@ -16,6 +16,10 @@ Rows, each with its peer measured turn by turn in the same run:
                  MDAnalysis's XTCReader and dealt out in equal parts, over read from the nodes'
                  disks through Zazen. All nodes are on this machine, so that is what links and
                  disks allow; the goal is at least 0.95
+    rmsf-cores   what the processors of this machine allow: the same analysis with the same decoder
+                 of a file in memory, without daemons, server and disks, over read from the nodes'
+                 disks through Zazen (goal: at least 0.95); and read from the server over it, which
+                 no cache can exceed here
 
 Printed: median and (smallest … largest) of the ratios of the turns, and the times behind them. It
 needs an idle machine; the load average is printed with the figures.
@@ -170,6 +174,10 @@ def rmsf_disks(folder: Path, arguments: argparse.Namespace) -> list[dict]:
     return rmsf_rows(folder, arguments, ["rmsf-disks"])
 
 
+def rmsf_cores(folder: Path, arguments: argparse.Namespace) -> list[dict]:
+    return rmsf_rows(folder, arguments, ["rmsf", "rmsf-cores"])
+
+
 def rmsf_rows(folder: Path, arguments: argparse.Namespace, wanted: list[str]) -> list[dict]:
     # A testbed that is taken down keeps its file server's data.
     folder = folder / "-".join(wanted)
@@ -187,7 +195,11 @@ def rmsf_rows(folder: Path, arguments: argparse.Namespace, wanted: list[str]) ->
         testbed("run", "--on", "sim", "--", *pusher)
         testbed("run", "-n", NODES, "--", testbed.zazen, "index", data / "md.xtc")
 
-        def analyse(*how: str) -> Callable[[], float]:
+        # No daemon and no server knows this name of the file.
+        own = folder / "own.xtc"
+        os.link(data / "md.xtc", own)
+
+        def analyse(*how: str, path: Path = data / "md.xtc") -> Callable[[], float]:
             def run() -> float:
                 words = [
                     sys.executable,
@@ -195,7 +207,7 @@ def rmsf_rows(folder: Path, arguments: argparse.Namespace, wanted: list[str]) ->
                     "mpi4py",
                     __file__,
                     "--analyse",
-                    data / "md.xtc",
+                    path,
                     folder / "top.gro",
                 ]
                 out = testbed("run", "-n", NODES, "--", *words, *how)
@@ -211,12 +223,22 @@ def rmsf_rows(folder: Path, arguments: argparse.Namespace, wanted: list[str]) ->
             ways = {"server": analyse("--direct")} | ways
         if "rmsf-disks" in wanted:
             ways["disks"] = analyse("--plain")
+        if "rmsf-cores" in wanted:
+            ways["cores"] = analyse("--direct", path=own)
+            ways["cores"]()
         # Once before: the files come into memory, and Python's modules.
         ways["zazen"]()
         seconds = turns(arguments.repeats, ways)
         assert len(results) == 1, "the results differ"
-        goals = {"rmsf": (">= 3", "server"), "rmsf-disks": (">= 0.95", "disks")}
-        return [row(name, goals[name][0], seconds, goals[name][1], "zazen") for name in wanted]
+        goals = {
+            "rmsf": (">= 3", "server"),
+            "rmsf-disks": (">= 0.95", "disks"),
+            "rmsf-cores": (">= 0.95", "cores"),
+        }
+        found = [row(name, goals[name][0], seconds, goals[name][1], "zazen") for name in wanted]
+        if "rmsf-cores" in wanted:
+            found.append(row("rmsf-most", "none", seconds, "server", "cores"))
+        return found
     finally:
         testbed("down")
         shutil.rmtree(folder, ignore_errors=True)
@@ -247,7 +269,9 @@ def analyse(path: str, topology: str, direct: bool, plain: bool) -> None:
         print(json.dumps({"seconds": time.perf_counter() - began, "result": digest}))
 
 
-ROWS = {"xtc-frame": xtc_frame, "rmsf": rmsf, "rmsf-disks": rmsf_disks}
+ROWS = {"xtc-frame": xtc_frame, "rmsf": rmsf, "rmsf-disks": rmsf_disks, "rmsf-cores": rmsf_cores}
+#: `rmsf-cores` measures `rmsf` too.
+DEFAULT = ("xtc-frame", "rmsf-cores", "rmsf-disks")
 
 
 def main() -> int:
@@ -275,7 +299,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     folder = Path(tempfile.mkdtemp(prefix="zazen-bench-", dir=arguments.folder))
     try:
-        found = [one for name in arguments.rows or ROWS for one in ROWS[name](folder, arguments)]
+        found = [one for name in arguments.rows or DEFAULT for one in ROWS[name](folder, arguments)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"

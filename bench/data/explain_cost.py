@@ -10,6 +10,9 @@ A warm dataset of small frames is scanned turn by turn with records and without
 a shorter one leaves no record. Single turns differ by more than the goal, because threads share few
 cores. So there are many, and printed are the median of their ratios, the quarters, and the range
 that holds the true median in 95 of 100 runs (from the ratios' order, without further assumptions).
+The same is printed for the time that the process had on its cores (user and system, all threads):
+records are made by the reading process alone, and others on the machine disturb that time less. The
+goal holds if its whole range is below it.
 Bytes: the record that a scan without a daemon leaves, over the frames that it read: once of all
 frames, and once of frames whose numbers follow no rule, which is the longest record.
 """
@@ -30,16 +33,29 @@ from pathlib import Path
 import zazen
 import zazen.testing
 
-FRAMES, FRAME_BYTES, TURNS, SECONDS_MIN = 16_000, 4096, 151, 0.055
+FRAMES, FRAME_BYTES, TURNS, SECONDS_MIN = 16_000, 4096, 301, 0.055
 GOAL_TIME, GOAL_BYTES = 1.01, 64.0
 
 
-def scan(dataset: zazen.Dataset, records: bool) -> float:
-    """Seconds of a scan."""
+def scan(dataset: zazen.Dataset, records: bool) -> tuple[float, float]:
+    """Seconds of a scan, and those on cores."""
     os.environ["ZAZEN_RECORDS"] = "on" if records else "off"
-    began = time.perf_counter()
+    began, on_cores = time.perf_counter(), time.process_time()
     assert sum(frame.length for frame in dataset.frames()) == FRAMES * FRAME_BYTES
-    return time.perf_counter() - began
+    return time.perf_counter() - began, time.process_time() - on_cores
+
+
+def summary(ratios: list[float]) -> dict[str, object]:
+    """The median, the quarters, and the range of the true median."""
+    ratios = sorted(ratios)
+    count = len(ratios)
+    # Of the sorted ratios, those between which the true median lies in 95 of 100 runs.
+    beside = math.ceil(0.98 * math.sqrt(count))
+    return {
+        "median": statistics.median(ratios),
+        "quarters": [ratios[count // 4], ratios[count - 1 - count // 4]],
+        "median_within": [ratios[count // 2 - beside], ratios[count // 2 + beside]],
+    }
 
 
 def record_bytes(folder: Path, frames: Path) -> float:
@@ -72,24 +88,21 @@ def main() -> int:
         with zazen.testing.Daemon(folder, frames.parent) as node:
             with zazen.open(frames, socket=str(node.socket)) as dataset:
                 scan(dataset, True), scan(dataset, False)
-                ratios, seconds = [], []
+                ratios, of_cores, seconds = [], [], []
                 for turn in range(TURNS):
                     order = (True, False) if turn % 2 == 0 else (False, True)
                     took = {records: scan(dataset, records) for records in order}
-                    ratios.append(took[True] / took[False])
-                    seconds.append(took[True])
+                    ratios.append(took[True][0] / took[False][0])
+                    of_cores.append(took[True][1] / took[False][1])
+                    seconds.append(took[True][0])
         for number in random.Random(1).sample(range(FRAMES), FRAMES // 2):
             (frames / f"f-{number}.bin").unlink()
         bytes_of["irregular"] = record_bytes(folder, frames)
-    ratios.sort()
-    # Of the sorted ratios, those between which the true median lies in 95 of 100 runs.
-    beside = math.ceil(0.98 * math.sqrt(TURNS))
     row = {
         "what": f"{FRAMES} warm frames of {FRAME_BYTES} bytes a scan, {TURNS} turns",
         "seconds": statistics.median(seconds),
-        "time_ratio": statistics.median(ratios),
-        "time_ratio_quarters": [ratios[TURNS // 4], ratios[TURNS - 1 - TURNS // 4]],
-        "time_ratio_median_within": [ratios[TURNS // 2 - beside], ratios[TURNS // 2 + beside]],
+        "time_ratio": summary(ratios),
+        "core_time_ratio": summary(of_cores),
         "bytes_a_frame": bytes_of,
         "load": os.getloadavg()[0],
     }
@@ -98,16 +111,19 @@ def main() -> int:
             f"a scan takes {1e3 * row['seconds']:.0f} ms and leaves no record: raise FRAMES", file=sys.stderr
         )
         return 1
-    row["good"] = row["time_ratio"] <= GOAL_TIME and max(bytes_of.values()) <= GOAL_BYTES
+    row["good"] = (
+        row["core_time_ratio"]["median_within"][1] <= GOAL_TIME and max(bytes_of.values()) <= GOAL_BYTES
+    )
     if options.json:
         print(json.dumps(row))
         return 0
-    (low, high), (first, last) = row["time_ratio_median_within"], row["time_ratio_quarters"]
     print(f"{row['what']}, {1e3 * row['seconds']:.0f} ms each; load average {row['load']:.1f}")
-    print(
-        f"  time with records : without: {row['time_ratio']:.4f} (median within {low:.4f} … {high:.4f}, "
-        f"quarters {first:.3f} … {last:.3f}), goal {GOAL_TIME}"
-    )
+    for what, name in (("time", "time_ratio"), ("time on cores", "core_time_ratio")):
+        (low, high), (first, last) = row[name]["median_within"], row[name]["quarters"]
+        print(
+            f"  {what} with records : without: {row[name]['median']:.4f} (median within {low:.4f} … "
+            f"{high:.4f}, quarters {first:.3f} … {last:.3f}), goal {GOAL_TIME}"
+        )
     for name, value in bytes_of.items():
         print(f"  record, {name} frames: {value:.2f} bytes a frame, goal {GOAL_BYTES:.0f}")
     return 0

@@ -184,11 +184,12 @@ def test_a_daemon_that_comes_back_is_used_again(cluster, dataset):
             cluster.kill(0)
             cluster.start(0)
         elif count > 2:
-            time.sleep(0.004)
+            time.sleep(0.01)
 
     stats = read_all(dataset, cluster.sockets[0], act, timeout=0.2)
     # Batches of 4, 16 and 64 frames were asked for before; the rest would all have been "direct".
-    assert stats.native + stats.alien > 200, stats
+    # How soon the reader finds it depends on the machine.
+    assert stats.native + stats.alien > 4 + 16 + 64, stats
     assert stats.frames == FRAMES
 
 

@@ -71,6 +71,7 @@ def test_nodes_of_the_environment(testbed, tmp_path):
 
 #: Arguments of each command that takes nodes; DIR is a folder with a frame, an index and a list.
 TAKES_NODES = {
+    "dash": "",
     "datasets": "",
     "doctor": "",
     "evict": "DIR",
@@ -79,6 +80,7 @@ TAKES_NODES = {
     "locate": "DIR/f-1.bin",
     "ls": "DIR",
     "namespace-balance": "",
+    "namespace-leave": "n0",
     "namespace-locate": "/x",
     "namespace-quota": "",
     "namespace-scrub": "",

@@ -195,6 +195,9 @@ impl OpenedSeries {
 /// The dataset's path as daemons know it: absolute, spelled as the user does (links are kept),
 /// without `.` and `..`.
 pub(crate) fn dataset_path(given: &Path) -> Result<PathBuf> {
+    if let Some(plain) = given.to_str().and_then(zazen_backing::objects::plain_path) {
+        return plain.map(PathBuf::from);
+    }
     let within = |error| Error::io(format!("dataset {}", given.display()), error);
     let absolute = std::path::absolute(given).map_err(within)?;
     if absolute.components().any(|part| part == Component::ParentDir) {

@@ -363,11 +363,15 @@ fn remarks(job: &[ScanRecord], nodes: &[NodeSeen], causes: &[CauseFound]) -> Vec
         for node in
             nodes.iter().filter(|node| node.answers && node.up_since_ms > began.saturating_sub(60_000))
         {
-            remarks.push(format!(
+            let remark = format!(
                 "the daemon of {} started {} the scan; it does not remember what was evicted before",
                 node.name,
                 if node.up_since_ms > began { "after" } else { "just before" }
-            ));
+            );
+            // A node is seen once for each series of the dataset.
+            if !remarks.contains(&remark) {
+                remarks.push(remark);
+            }
         }
     }
     if job.iter().any(|record| !record.whole) {

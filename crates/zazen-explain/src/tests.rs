@@ -59,6 +59,17 @@ fn with_absent(why: Absence, nodes: &[NodeSeen]) -> Explanation {
     explain(job, nodes, "").unwrap()
 }
 
+#[test]
+fn a_node_that_is_seen_for_each_series_is_remarked_upon_once() {
+    let mut all = nodes(4);
+    all[1].up_since_ms = 990_000;
+    all.push(NodeSeen { ..nodes(2).remove(1) });
+    all[4].up_since_ms = 990_000;
+    let remarks = with_absent(Absence::NeverHere, &all).remarks;
+    let of_it = remarks.iter().filter(|remark| remark.contains("the daemon of n1 started just before"));
+    assert_eq!(of_it.count(), 1, "{remarks:?}");
+}
+
 fn check(why: Absence, nodes: &[NodeSeen], cause: Cause, says: &[&str]) {
     let found = with_absent(why, nodes);
     assert_eq!(found.causes[0].cause, cause);

@@ -168,6 +168,12 @@ impl Load {
             output::note(format!("frame {frame}: {error}"));
         }
         let dataset = self.dataset.display();
+        if report.frames == 0 && self.frames.is_none() {
+            output::note(format!(
+                "{dataset}: has no frames; if its files have other names, or are in folders, give --pattern, \
+                 such as '**/*.jpg'"
+            ));
+        }
         if report.copies_missing > 0 {
             output::note(format!(
                 "{dataset}: {} of the {} copies a frame that were asked for are missing, because nodes did \

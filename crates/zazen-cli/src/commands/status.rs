@@ -141,7 +141,8 @@ fn name(answer: &Answer) -> &str {
     told.unwrap_or(&answer.node.name)
 }
 
-fn state(status: &Value) -> &str {
+/// The state of a node that answers, in a word.
+pub(super) fn state(status: &Value) -> &str {
     match status["draining"].as_bool() {
         Some(true) => "draining",
         _ if disk_fails(status) => "disk fails",
@@ -194,6 +195,13 @@ fn as_table(answers: &[Answer]) -> Lines {
                 name(answer)
             ));
         }
+        for root in answer.status.iter().flat_map(silent_stores) {
+            text.line(format!(
+                "{}: the backing store {root} does not answer: only cached frames are served; look at its \
+                 mount",
+                name(answer)
+            ));
+        }
         for (free, floor) in answer.status.iter().flat_map(short_of_room) {
             text.line(format!(
                 "{}: the cache takes no new frames: its disk has {} free, and {} must stay free; \
@@ -205,6 +213,12 @@ fn as_table(answers: &[Answer]) -> Lines {
         }
     }
     text
+}
+
+/// Backing stores that do not answer.
+fn silent_stores(status: &Value) -> Vec<&str> {
+    let stores = status["backing"].as_array().into_iter().flatten();
+    stores.filter(|store| store["ok"] == false).map(|store| store["root"].as_str().unwrap_or("?")).collect()
 }
 
 /// Bytes that are free and the floor, for each disk of the cache that has less than its floor.

@@ -1,0 +1,464 @@
+"""`make soak`: four nodes for hours with work of several users and random faults, each frame that a
+reader gets compared with the truth.
+
+Usage: soak.py [--hours HOURS] [--seed SEED] [--report FILE]
+
+A simulation writes frames and replaces some of them; `zazen push --watch` pushes them; readers of
+two users (as root; else of one) read all again and again through each node. Meanwhile daemons are
+killed, stopped for a while, and restarted; the key changes; bytes of cached files are flipped;
+datasets are evicted, which the small budget also does all the time; the backing store goes away.
+
+Held all along: no reader gets a byte that no version of the frame had; none gets a version that was
+replaced before its pass began; no frame comes twice, and each that was there comes. While the
+backing store is away, nobody can list its frames or compare copies with it: a reader then fails, or
+gets what its node has cached, which may be of an older version. The report counts both. At the end,
+a daemon that was never killed has no more memory, descriptors and threads than after the first
+quarter, within a bound.
+
+Prints a line for each fault with what it cost. The exit status is 0 if all held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import zazen
+import zazen.testing
+
+NODES = 4
+#: Of two sizes: small frames share files in the cache, large ones have their own.
+SIZES = {"small": 3_000, "large": 300_000}
+FRAMES_MAX = 120
+BUDGET = "16M"
+NOBODY = 65534
+#: Growth of the daemon that is never killed, from the first quarter to the end.
+MEMORY_BYTES_MAX, DESCRIPTORS_MAX, THREADS_MAX = 64 << 20, 64, 128
+#: How long after an outage of the store a pass may still fail, and get what nobody could check.
+ERRORS_AFTER_S, UNCHECKED_AFTER_S = 45, 10
+
+
+def content(kind: str, number: int, version: int) -> bytes:
+    """What version `version` of a frame holds."""
+    head = f"{kind} {number} {version}\n".encode()
+    block = hashlib.sha256(head).digest()
+    return (head + block * (SIZES[kind] // len(block) + 1))[: SIZES[kind]]
+
+
+def name(number: int) -> str:
+    return f"f-{number:05d}.bin"
+
+
+class Truth:
+    """What the simulation has written: the version of each frame that is whole on the store."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def write(self, versions: dict[str, dict[int, int]]) -> None:
+        part = self.file.with_suffix(".part")
+        part.write_text(json.dumps(versions))
+        part.chmod(0o644)
+        part.rename(self.file)
+
+    def read(self) -> dict[str, dict[int, int]]:
+        told = json.loads(self.file.read_text())
+        return {kind: {int(number): v for number, v in of.items()} for kind, of in told.items()}
+
+
+class Simulation(threading.Thread):
+    """Writes new frames, and replaces old ones, until `stop` is set."""
+
+    def __init__(self, sources: Path, truth: Truth, seed: int) -> None:
+        super().__init__(daemon=True)
+        self.sources, self.truth, self.chance = sources, truth, random.Random(seed)
+        self.stop, self.may_write = threading.Event(), threading.Lock()
+        self.versions: dict[str, dict[int, int]] = {kind: {} for kind in SIZES}
+        self.written = 0
+
+    def put(self, kind: str, number: int) -> None:
+        version = self.versions[kind].get(number, 0) + 1
+        hidden = self.sources / kind / f".{name(number)}.part"
+        hidden.write_bytes(content(kind, number, version))
+        hidden.chmod(0o644)
+        hidden.rename(hidden.with_name(name(number)))
+        self.versions[kind][number] = version
+        self.written += 1
+
+    def run(self) -> None:
+        while not self.stop.is_set():
+            with self.may_write:
+                for kind in SIZES:
+                    known = len(self.versions[kind])
+                    if known == 0 or (known < FRAMES_MAX and self.chance.random() < 0.7):
+                        self.put(kind, known)
+                    else:
+                        self.put(kind, self.chance.randrange(known))
+                self.truth.write(self.versions)
+            self.stop.wait(self.chance.uniform(0.05, 0.5))
+
+
+def one_pass(kind: str, dataset: str, socket: str, truth: Truth) -> dict:
+    """Reads all frames of a dataset, and says what was wrong with them."""
+    before = truth.read()[kind]
+    seen: dict[int, int] = {}
+    wrong: list[str] = []
+    old: list[str] = []
+    begin = time.monotonic()
+    error = None
+    try:
+        with warnings.catch_warnings():
+            # That no daemon answers is one of the faults.
+            warnings.simplefilter("ignore")
+            with zazen.open(dataset, socket=socket) as opened:
+                for number, data, _ in opened.frames():
+                    data = bytes(data)
+                    head = data.split(b"\n", 1)[0].split(b" ")
+                    version = int(head[2]) if len(head) == 3 and head[2].isdigit() else -1
+                    if number in seen:
+                        wrong.append(f"frame {number} came twice")
+                    elif data != content(kind, number, version):
+                        wrong.append(f"frame {number} has bytes of no version ({data[:60]!r})")
+                    elif version < before.get(number, 0):
+                        old.append(f"frame {number} is of version {version}, replaced by {before[number]}")
+                    seen[number] = version
+    except (OSError, zazen.Error) as failure:
+        error = f"{type(failure).__name__}: {failure}"
+    after = truth.read()[kind]
+    for number, version in seen.items():
+        if version > after.get(number, 0) + 1:
+            wrong.append(f"frame {number} is of version {version}, which was not written yet")
+    missing = sorted(before.keys() - seen.keys()) if error is None else []
+    return {
+        "kind": kind,
+        "frames": len(seen),
+        "seconds": round(time.monotonic() - begin, 3),
+        "wrong": wrong[:5],
+        "incomplete": old[:5] + [f"frame {number} did not come" for number in missing[:5]],
+        "error": error,
+    }
+
+
+def read_for_ever(kind: str, dataset: str, socket: str, truth: str, uid: str) -> None:
+    """A reader's process, as the user `uid`: a line of JSON for each pass.
+
+    It becomes that user here, since only root may be able to read Python's own files."""
+    if os.geteuid() != int(uid):
+        os.setgroups([])
+        os.setgid(int(uid))
+        os.setuid(int(uid))
+    while True:
+        try:
+            told = one_pass(kind, dataset, socket, Truth(Path(truth)))
+        except Exception as failure:  # a reader that ends would look like one that is content
+            told = {"kind": kind, "frames": 0, "seconds": 0, "wrong": [repr(failure)]}
+            told |= {"incomplete": [], "error": None}
+        print(json.dumps(told), flush=True)
+        time.sleep(0.3)
+
+
+class Reader:
+    """A reader's process, and what it said."""
+
+    def __init__(self, node: int, kind: str, cluster: Cluster, uid: int | None) -> None:
+        self.node, self.kind = node, kind
+        words = [sys.executable, __file__, "--reader", kind, cluster.sources / kind]
+        words += [cluster.nodes[node].socket, cluster.truth.file, os.geteuid() if uid is None else uid]
+        environment = zazen.testing.environment() | {"HOME": str(cluster.folder / "home")}
+        self.process = subprocess.Popen(
+            [str(word) for word in words], stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self.passes: list[tuple[float, dict]] = []
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.passes.append((time.monotonic(), json.loads(line)))
+
+
+class Cluster:
+    """The daemons, the store and who works with them."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder, self.chance = folder, random.Random(seed)
+        self.store = folder / "store"
+        self.sources = self.store / "run"
+        for kind in SIZES:
+            (self.sources / kind).mkdir(parents=True)
+        (folder / "home").mkdir(mode=0o777)
+        (folder / "home").chmod(0o777)
+        self.truth = Truth(folder / "truth.json")
+        self.key = folder / "key"
+        self.new_key()
+        self.nodes: list[zazen.testing.Daemon] = []
+        for number in range(NODES):
+            place = folder / f"n{number}"
+            place.mkdir()
+            daemon = zazen.testing.Daemon(
+                place, self.store, ["--budget", BUDGET], listen="127.0.0.1:0", key=self.key, name=f"n{number}"
+            )
+            daemon.start()
+            self.nodes.append(daemon)
+        self.list = folder / "nodes.txt"
+        self.list.write_text("\n".join(str(daemon.address) for daemon in self.nodes) + "\n")
+        self.simulation = Simulation(self.sources, self.truth, seed)
+        self.pushers: list[subprocess.Popen] = []
+
+    def new_key(self) -> None:
+        fresh = self.folder / "key.new"
+        subprocess.run([zazen.testing.program("zazen"), "key", "new", fresh], check=True, capture_output=True)
+        fresh.rename(self.key)
+
+    def push(self) -> None:
+        """Starts the pushers, anew if they run."""
+        self.stop_pushers()
+        for kind in SIZES:
+            words = [zazen.testing.program("zazen"), "push", "--watch", self.sources / kind]
+            words += ["--nodes", self.list, "--key", self.key]
+            log = open(self.folder / f"push-{kind}.log", "ab")
+            self.pushers.append(
+                subprocess.Popen(
+                    [str(word) for word in words],
+                    stdout=log,
+                    stderr=log,
+                    env=zazen.testing.environment(),
+                )
+            )
+            log.close()
+
+    def stop_pushers(self) -> None:
+        for pusher in self.pushers:
+            pusher.terminate()
+        for pusher in self.pushers:
+            pusher.wait(120)
+        self.pushers.clear()
+
+    # The faults. Each returns a word about what it did. Node 0 is never killed.
+
+    def kill(self) -> str:
+        node = self.chance.randrange(1, NODES)
+        self.nodes[node].kill()
+        time.sleep(self.chance.uniform(0, 3))
+        self.nodes[node].start()
+        return f"n{node}"
+
+    def restart(self) -> str:
+        node = self.chance.randrange(1, NODES)
+        self.nodes[node].stop()
+        self.nodes[node].start()
+        return f"n{node}"
+
+    def pause(self) -> str:
+        node = self.chance.randrange(NODES)
+        process = self.nodes[node].process
+        assert process is not None
+        process.send_signal(signal.SIGSTOP)
+        seconds = self.chance.uniform(1, 20)
+        time.sleep(seconds)
+        process.send_signal(signal.SIGCONT)
+        return f"n{node} for {seconds:.0f} s"
+
+    def change_key(self) -> str:
+        self.new_key()
+        for node in self.nodes:
+            assert node.process is not None
+            node.process.send_signal(signal.SIGHUP)
+        self.push()
+        return "all nodes"
+
+    def evict(self) -> str:
+        kind = self.chance.choice(list(SIZES))
+        words = [zazen.testing.program("zazen"), "evict", self.sources / kind]
+        words += ["--nodes", self.list, "--key", self.key]
+        # Who reads or pushes at that moment may keep some of it; the readers say what is wrong.
+        subprocess.run(
+            [str(word) for word in words], capture_output=True, timeout=120, env=zazen.testing.environment()
+        )
+        return kind
+
+    def damage(self) -> str:
+        """Flips a bit of a cached file, as a bad disk does."""
+        node = self.chance.randrange(NODES)
+        files = [
+            file for file in (self.folder / f"n{node}/cache").rglob("*")
+            if file.is_file() and ".zazen" not in file.relative_to(self.folder).parts[2:3]
+        ]  # fmt: skip
+        if not files:
+            return f"n{node} holds nothing"
+        file = self.chance.choice(files)
+        with contextlib.suppress(OSError), open(file, "r+b") as opened:
+            size = os.fstat(opened.fileno()).st_size
+            if size:
+                at = self.chance.randrange(size)
+                byte = os.pread(opened.fileno(), 1, at)
+                if byte:
+                    os.pwrite(opened.fileno(), bytes([byte[0] ^ 1 << self.chance.randrange(8)]), at)
+        return f"{file.relative_to(self.folder)}"
+
+    def lose_store(self) -> str:
+        """The store goes away, as when its server dies, and comes back."""
+        away = self.folder / "away"
+        with self.simulation.may_write:
+            self.store.rename(away)
+            seconds = self.chance.uniform(1, 10)
+            time.sleep(seconds)
+            away.rename(self.store)
+        return f"for {seconds:.0f} s"
+
+
+def measure(pid: int) -> dict[str, int]:
+    """Memory that is the process's own, descriptors and threads."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    return {
+        "memory": int(fields["RssAnon"].split()[0]) << 10,
+        "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
+        "threads": int(fields["Threads"]),
+    }
+
+
+def in_outage(outages: list[tuple[float, float]], at: float, told: dict, after_s: float) -> bool:
+    """Whether a pass that ended at `at` ran while the store was away, or `after_s` after that."""
+    return any(start <= at and at - told["seconds"] <= stop + after_s for start, stop in outages)
+
+
+def soak(folder: Path, hours: float, seed: int) -> dict:
+    """Runs it all. Returns the report."""
+    chance = random.Random(seed)
+    folder.chmod(0o755)
+    cluster = Cluster(folder, seed)
+    readers: list[Reader] = []
+    faults: list[dict] = []
+    problems: list[str] = []
+    first = None
+    try:
+        cluster.simulation.start()
+        while not cluster.truth.file.exists():
+            assert cluster.simulation.is_alive(), "the simulation ended"
+            time.sleep(0.01)
+        cluster.push()
+        users = [None, NOBODY] if os.geteuid() == 0 else [None]
+        for node in range(NODES):
+            for kind in SIZES:
+                readers.append(Reader(node, kind, cluster, users[len(readers) % len(users)]))
+        kinds = [
+            cluster.kill, cluster.restart, cluster.pause, cluster.change_key, cluster.evict,
+            cluster.damage, cluster.damage, cluster.lose_store,
+        ]  # fmt: skip
+        begin = time.monotonic()
+        end = begin + 3600 * hours
+        outages: list[tuple[float, float]] = []
+        while time.monotonic() < end:
+            time.sleep(chance.uniform(1, 8))
+            fault = chance.choice(kinds)
+            at = time.monotonic()
+            what = fault()
+            done = time.monotonic()
+            if fault == cluster.lose_store:
+                outages.append((at, done))
+            faults.append({"at": at, "done": done, "fault": fault.__name__, "of": what})
+            if first is None and done > begin + 900 * hours:
+                first = measure(cluster.nodes[0].process.pid)
+        # The readers come to rest: a pass of each that began after the last fault.
+        quiet = time.monotonic()
+        while any(sum(at > quiet for at, _ in reader.passes) < 2 for reader in readers):
+            if time.monotonic() > quiet + 300:
+                problems.append("a reader did not end a pass within 300 s after the last fault")
+                break
+            time.sleep(0.1)
+        last = measure(cluster.nodes[0].process.pid)
+        if not cluster.simulation.is_alive():
+            problems.append("the simulation ended early: its frames were not replaced any more")
+    finally:
+        cluster.simulation.stop.set()
+        for reader in readers:
+            reader.process.kill()
+            reader.process.wait()
+        cluster.stop_pushers()
+        for node in cluster.nodes:
+            with contextlib.suppress(Exception):
+                node.kill()
+    errors = unchecked = 0
+    for reader in readers:
+        for at, told in reader.passes:
+            who = f"n{reader.node} {reader.kind} at {at - begin:.1f} s"
+            problems += [f"{who}: {wrong}" for wrong in told["wrong"]]
+            errors += told["error"] is not None
+            unchecked += bool(told["incomplete"])
+            if told["error"] is not None and not in_outage(outages, at, told, ERRORS_AFTER_S):
+                problems.append(f"{who}: {told['error']}, though the store was there")
+            if told["incomplete"] and not in_outage(outages, at, told, UNCHECKED_AFTER_S):
+                problems += [f"{who}: {one}, though the store was there" for one in told["incomplete"]]
+    for what, bound in (
+        ("memory", MEMORY_BYTES_MAX), ("descriptors", DESCRIPTORS_MAX), ("threads", THREADS_MAX),
+    ):  # fmt: skip
+        if first is not None and last[what] > first[what] + bound:
+            problems.append(f"n0 has {last[what]} {what}, and had {first[what]} after a quarter of the time")
+    seconds = sorted(told["seconds"] for reader in readers for _, told in reader.passes)
+    for fault in faults:
+        passes = [
+            told["seconds"] for reader in readers for at, told in reader.passes
+            if fault["at"] <= at <= fault["done"] + 30 and at - told["seconds"] <= fault["done"]
+        ]  # fmt: skip
+        fault["slowest_pass_s"] = max(passes, default=None)
+        fault["at"], fault["done"] = round(fault["at"] - begin, 1), round(fault["done"] - begin, 1)
+    return {
+        "seed": seed,
+        "hours": hours,
+        "written": cluster.simulation.written,
+        "passes": len(seconds),
+        "frames": sum(told["frames"] for reader in readers for _, told in reader.passes),
+        "median_pass_s": seconds[len(seconds) // 2] if seconds else None,
+        "errors": errors,
+        "unchecked": unchecked,
+        "n0": {"first_quarter": first, "end": last},
+        "faults": faults,
+        "problems": problems,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Four nodes, work and faults; all compared with the truth.")
+    parser.add_argument("--hours", type=float, default=10 / 60)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--report", type=Path, metavar="FILE")
+    parser.add_argument("--reader", nargs=5, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.reader:
+        read_for_ever(*options.reader)
+    seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
+    print(f"seed {seed}, {60 * options.hours:.1f} minutes", flush=True)
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+        report = soak(Path(folder), options.hours, seed)
+    for fault in report["faults"]:
+        cost = "-" if fault["slowest_pass_s"] is None else f"{fault['slowest_pass_s']:.2f} s"
+        print(f"{fault['at']:8.1f} s  {fault['fault']:<11} {fault['of']:<40} slowest pass near it: {cost}")
+    for problem in report["problems"][:50]:
+        print(f"problem: {problem}")
+    print(
+        f"{report['frames']} frames compared in {report['passes']} passes "
+        f"(median {report['median_pass_s']} s), {report['written']} written, {len(report['faults'])} faults, "
+        f"{report['errors']} passes failed and {report['unchecked']} got what their node had cached "
+        f"while the store was away, "
+        f"{len(report['problems'])} problems; n0: {report['n0']}"
+    )
+    if options.report:
+        options.report.write_text(json.dumps(report, indent=1))
+    return 1 if report["problems"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
