@@ -29,7 +29,11 @@ OTHER_FLAGS = {"--lose", "--rate", "--root", "--pjdfstest", "--symmetric"}
 # Flags of Slurm's sbatch.
 OTHER_FLAGS |= {"--comment", "--constraint", "--exclude", "--nodelist", "--prefer", "--reservation"}
 # Python programs of ours, whose flags pages name.
-PROGRAMS = ["integrations/slurm/zazen-slurm-features", "integrations/viz/src/generate.py"]
+PROGRAMS = [
+    "integrations/slurm/zazen-slurm-features",
+    "integrations/viz/src/generate.py",
+    "tests/posix/ltp.py",
+]
 
 
 @functools.cache

@@ -167,6 +167,18 @@ def test_random_access(lustre):
     assert "d.paths(" in paths
 
 
+def test_h5md(lustre):
+    skip_without("h5py")
+    import h5py
+    import numpy as np
+
+    with h5py.File(lustre[0] / "lustre" / "sim1" / "md.h5md", "w") as file:
+        file["particles/all/position/value"] = np.arange(20 * 12, dtype="f4").reshape(20, 4, 3)
+    section = (ROOT / "docs/datasets.md").read_text().split("\n### H5MD\n", 1)[1]
+    program = "import zazen\n" + section.split("```python\n", 1)[1].split("```", 1)[0]
+    assert typed(lustre, program, "print(positions.shape, positions[0, 0])").strip() == "(4, 3) 204.0"
+
+
 def test_torch(lustre):
     skip_without("torch")
     program = (ROOT / "docs/torch.md").read_text().split("```python\n", 1)[1].split("```", 1)[0]

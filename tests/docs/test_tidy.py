@@ -57,6 +57,10 @@ RUST = {
     "crates/zazen-env/src/planted_comment.rs": (f"// {LONG[:98]}\n", "a comment of 101 columns"),
     "crates/zazen-env/src/planted_end.rs": ("fn end() {\n    todo" + "!()\n}\n", "unfinished code"),
     "crates/zazen-env/src/planted_lines.rs": ("\n" * 801, "801 lines"),
+    "crates/zazen-env/src/planted_sample.rs": (
+        "/// ```\n/// let a = 1;\n/// ```\nfn a() {}\n",
+        "a code block that nobody compiles",
+    ),
     "crates/zazen-env/src/planted_empty.rs": ("", "an empty file"),
 }
 OTHERS = {
@@ -116,7 +120,7 @@ def test_each_planted_file_is_refused(copy):
         (root / name).write_text(text)
     checks = [
         tidy.check_purity, tidy.check_bans, tidy.check_reach, tidy.check_files, tidy.check_one_meaning,
-        tidy.check_test_names, tidy.check_lines, tidy.check_docs,
+        tidy.check_test_names, tidy.check_samples, tidy.check_lines, tidy.check_docs,
     ]  # fmt: skip
     said = said_by(tidy, *checks)
     for name, (_, expected) in planted.items():

@@ -54,6 +54,18 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "everybody gets the files that hold several frames",
+        1,
+        (
+            (
+                "crates/zazend/src/service_frames/places.rs",
+                "if node.is_privileged(caller) && opened.viewer.is_own() {",
+                "if ask.frames_max > 0 {",
+            ),
+        ),
+        ("test_openers.py::test_files_of_several_frames_go_to_nobody_else",),
+    ),
+    Mutant(
         "a plug-in's process keeps a way back",
         2,
         (

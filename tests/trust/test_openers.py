@@ -11,8 +11,10 @@ import os
 import signal
 import struct
 import threading
+import time
 
 import pytest
+import wire
 import zazen
 
 from conftest import read_frames, write_frames
@@ -231,6 +233,50 @@ def test_nobody_else_is_told_a_path_of_the_cache(a, b, node, programs):
         told = b.call(programs / "zazen", "ls", sim, "--long", "--json", "--socket", node.socket)
         assert told.returncode == 0, told.stderr
         assert str(node.cache) not in told.stdout
+
+
+def read_one_by_one(dataset, socket, count, size):
+    """Each frame often, alone; the descriptors of this process's files that the cache holds."""
+    with zazen.open(str(dataset), socket=str(socket)) as opened:
+        for _ in range(4):
+            for number in range(count):
+                assert bytes(opened[number].data) == bytes([number + 1]) * size
+        held = []
+        for descriptor in os.listdir("/proc/self/fd"):
+            try:
+                held.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+            except FileNotFoundError:
+                pass  # that of the listing itself
+        return [path for path in held if "/segments/" in path]
+
+
+def ask_places(dataset, socket):
+    """How many places the daemon gives for frame 0: by hand, whatever the library would do."""
+    caller = wire.Raw(socket)
+    handle = caller.open(dataset)
+    caller.send(wire.FRAMES, wire.PLACES, struct.pack("<IQIQQQQ", handle, 0, 2048, 9, 9, 9, 9))
+    answer = caller.reply()
+    files, frames = struct.unpack_from("<I", answer, 4 + len(str(dataset)) + 1)[0], answer[-4:]
+    return files if files else struct.unpack("<I", frames)[0]
+
+
+def test_files_of_several_frames_go_to_nobody_else(a, b, node):
+    """A file of the cache holds frames of A that B may read and others that B may not."""
+    sim = node.backing / "sim"
+    files = write_frames(sim, a, count=120, size=3_000)
+    # Young files have no places.
+    time.sleep(0.1)
+    read_one_by_one(sim, node.socket, 120, 3_000)
+    mine, given = read_one_by_one(sim, node.socket, 120, 3_000), ask_places(sim, node.socket)
+    if not mine and not given:
+        pytest.skip("root has no places: the temporary folder is on no file system of this machine")
+    assert mine and given
+    assert all(path.startswith(str(node.cache)) for path in mine)
+    for user in (a, b):
+        assert user.run(read_one_by_one, sim, node.socket, 120, 3_000) == []
+        assert user.run(ask_places, sim, node.socket) == 0
+    files[0].chmod(0o600)
+    assert "frame 0" in denied(b, sim, node)
 
 
 def test_a_directory_that_may_be_passed_but_not_listed(a, b, node, programs):

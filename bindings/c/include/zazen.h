@@ -602,8 +602,8 @@ int32_t zazen_node(struct zazen_dataset_t *dataset, uint64_t *node);
 // `dataset` is NULL or live.
 const char *zazen_path(const struct zazen_dataset_t *dataset);
 
-// The frame numbers that exist on the backing store or, if the backing store does not answer, in
-// the node's cache. The caller frees `*set`.
+// The frames that exist on the backing store; ZAZEN_UNAVAILABLE if it does not answer. The
+// caller frees `*set`.
 //
 // The caller sees to it that:
 // `dataset` is NULL or live; `set` is writable.

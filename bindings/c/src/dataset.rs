@@ -268,8 +268,8 @@ pub unsafe extern "C" fn zazen_path(dataset: *const zazen_dataset_t) -> *const c
     ask(std::ptr::null(), || Some(unsafe { dataset.as_ref() }?.path.as_ptr()))
 }
 
-/// The frame numbers that exist on the backing store or, if the backing store does not answer, in
-/// the node's cache. The caller frees `*set`.
+/// The frames that exist on the backing store; ZAZEN_UNAVAILABLE if it does not answer. The
+/// caller frees `*set`.
 ///
 /// # Safety
 /// `dataset` is NULL or live; `set` is writable.

@@ -111,7 +111,13 @@ pub fn lone_trajectory<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<&
 
 /// Whether a file of this name may be one of a numbered series.
 pub fn has_number(name: &str) -> bool {
-    last_digits(name).is_some()
+    numbered(name).is_some()
+}
+
+/// The digits of `name` that may be a frame number. Those in the ending of a trajectory file, as in
+/// `.h5md`, are none.
+fn numbered(name: &str) -> Option<(&str, &str, &str)> {
+    last_digits(name).filter(|(_, _, behind)| behind.contains('.') || !is_container(name))
 }
 
 /// Whether files with this name usually hold many frames.
@@ -125,7 +131,7 @@ fn groups<'a>(names: &[&'a str]) -> Vec<Group<'a>> {
     let mut around: BTreeMap<(&str, &str), (Widths, Vec<&str>)> = BTreeMap::new();
     let mut beyond: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for (at, name) in names.iter().enumerate() {
-        let Some((prefix, digits, suffix)) = last_digits(name) else { continue };
+        let Some((prefix, digits, suffix)) = numbered(name) else { continue };
         let fits =
             digits.len() <= WIDTH_MAX && digits.parse().is_ok_and(|number: u64| number <= FRAME_NO_MAX);
         if fits {
@@ -275,16 +281,22 @@ mod tests {
         check(&["md.xtc", "top.gro", "run7.log"], Some("md.xtc"));
         check(&["md.xtc", "md.trr"], None);
         check(&["frame-12.xtc"], None);
+        check(&["md.h5md", "top.gro"], Some("md.h5md"));
+        check(&["md.h5"], Some("md.h5"));
+        check(&["run1.h5md"], None);
+        check(&["a.h5", "b.h5"], None);
         check(&["md.xtc", "f1.bin", "f2.bin"], None);
         check(&[], None);
     }
 
     #[test]
     fn a_trajectory_alone_is_no_frame() {
-        for name in ["traj.xtc", "traj-1.XTC", "run1.h5md", "md.trr"] {
+        for name in ["traj.xtc", "traj-1.XTC", "run1.h5md", "md.h5md", "md.hdf5", "md.trr"] {
             check(&[], &[name, "top.pdb"], Err(&[name, "zazen.toml", "pattern="]));
         }
         check(&[&many("frame-{n}.xtc", 2)], &[], Ok(Some("frame-{n}.xtc")));
+        check(&[&many("frame-{n}.h5", 2)], &["top.h5"], Ok(Some("frame-{n}.h5")));
+        check(&[], &["a.h5", "b.h5"], Err(&["a.h5 looks like a trajectory"]));
         assert!(
             is_container("a.b/x.nc")
                 && !is_container("xtc")
