@@ -111,7 +111,7 @@ def test_a_machine_that_vanishes(programs, spaces, tmp_path):
                 assert run.stdout.readline() == "ready 6\n"
                 found = connections(int(daemon.node.rpartition(":")[2]))
                 assert found
-                # Several processes may hold one connection: all are looked at before one is changed.
+                # Several processes may hold one connection: look at all before changing one.
                 assert [options(connection) for connection in found] == [STATED] * len(found)
                 for connection in found:
                     with connection:
