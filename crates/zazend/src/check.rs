@@ -64,6 +64,14 @@ pub fn check(args: &Args) -> Report {
         report.add(&what, check_cache(&config, spec));
     }
     check_backing(&config, &mut report);
+    if let Some(cpus) = &config.cpus {
+        // On a thread of its own: this one goes on as it was.
+        let kept = std::thread::scope(|scope| scope.spawn(|| cpus.keep_to()).join());
+        report.add("cpus", kept.unwrap_or(Ok(())).map(|()| cpus.to_string()));
+    }
+    if let Some(share) = config.cpu_share {
+        report.add("cpu_share", Ok(share.to_string()));
+    }
     report.add("socket", check_socket(&config.socket));
     if let Some(key) = &config.key {
         report.add("key", ClusterKey::from_file(key).map(|_| key.display().to_string()));

@@ -3,6 +3,7 @@
 //! Invariant: an unknown key or a bad value is an error that names file or flag; nothing is
 //! silently ignored.
 
+use crate::cores::{CpuShare, Cpus};
 use crate::namespace_settings::{NamespaceArgs, NamespaceConfig, NamespaceTable};
 use crate::peers::PeerList;
 use crate::plugin_settings::{self, PluginTable};
@@ -119,6 +120,14 @@ pub struct Args {
     /// How long a stopping daemon lets calls finish, in seconds [default: 30]
     #[arg(long, value_name = "SECONDS")]
     pub drain_seconds: Option<u64>,
+    /// Keep the daemon and its plug-ins on these cores, such as 0-3,8 [default: all that it may
+    /// use]
+    #[arg(long, value_name = "LIST")]
+    pub cpus: Option<String>,
+    /// Percent of a core that a thread of the daemon gets while another program wants all of it
+    /// [default: 50, as any program]
+    #[arg(long, value_name = "PERCENT")]
+    pub cpu_share: Option<i64>,
     /// Write the state that SIGUSR1 asks for to this file instead of the log
     #[arg(long, value_name = "FILE")]
     pub dump_file: Option<PathBuf>,
@@ -172,6 +181,8 @@ struct File {
     caller_queue_seconds: Option<u64>,
     caller_bytes_max: Option<String>,
     drain_seconds: Option<u64>,
+    cpus: Option<toml::Value>,
+    cpu_share: Option<i64>,
     dump_file: Option<PathBuf>,
     spans: Option<PathBuf>,
     export: Option<Vec<PathBuf>>,
@@ -260,6 +271,10 @@ pub struct Config {
     pub caller: CallerLimits,
     /// Time for calls in progress when stopping.
     pub drain: Duration,
+    /// The cores that the daemon and its plug-ins keep to; `None`: all.
+    pub cpus: Option<Cpus>,
+    /// How much of a core a thread gets that another program wants; `None`: as any program.
+    pub cpu_share: Option<CpuShare>,
     /// Where SIGUSR1 writes the state; `None`: the log.
     pub dump_file: Option<PathBuf>,
     /// Where each call is recorded; `None`: nowhere.
@@ -313,10 +328,12 @@ impl Config {
             let text = flag.clone().or(key);
             text.map(|text| byte_size::parse(&text).map_err(|error| error.within(name))).transpose()
         };
-        let readers = args.readers.clone().or(file.readers.map(|value| match value {
+        let as_text = |value: toml::Value| match value {
             toml::Value::String(text) => text,
             other => other.to_string(),
-        }));
+        };
+        let readers = args.readers.clone().or(file.readers.map(as_text));
+        let cpus = args.cpus.clone().or(file.cpus.map(as_text));
         let connections_max = bounded(
             "connections_max",
             args.connections_max.or(file.connections_max),
@@ -369,6 +386,8 @@ impl Config {
             connections_max,
             caller,
             drain: Duration::from_secs(args.drain_seconds.or(file.drain_seconds).unwrap_or(30)),
+            cpus: cpus.as_deref().map(Cpus::parse).transpose()?,
+            cpu_share: args.cpu_share.or(file.cpu_share).map(CpuShare::new).transpose()?,
             dump_file: absolute("dump_file", args.dump_file.clone().or(file.dump_file))?,
             spans: absolute("spans", args.spans.clone().or(file.spans))?,
             exports: exports(args, file.export, &backing)?,

@@ -10,6 +10,7 @@ mod batch;
 pub mod check;
 pub mod clock;
 pub mod config;
+pub mod cores;
 pub mod counters;
 pub mod daemon;
 pub mod disk_readers;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::sync::mpsc;
 use zazen_core::{Error, Result};
 use zazend::config::{Args, Config, check_budget};
+use zazend::cores::{CpuShare, Cpus};
 use zazend::logging::{DEFAULT_LOG, LogLevel};
 use zazend::reload::Reloader;
 use zazend::signals::StopSignals;
@@ -38,6 +39,9 @@ fn run(args: Args, log: LogLevel) -> Result<()> {
     let config = Config::assemble(&args)?;
     log.set(&config.log)?;
     check_budget(&config)?;
+    // Before there are threads: they inherit it.
+    config.cpus.as_ref().map_or(Ok(()), Cpus::keep_to)?;
+    config.cpu_share.map_or(Ok(()), CpuShare::take)?;
     let (tell_node, node_later) = mpsc::channel();
     let signals = StopSignals::catch(node_later, Reloader::new(args, log))?;
     let (ready_fd, ready_file) = (config.ready_fd, config.ready_file.clone());

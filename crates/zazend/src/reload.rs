@@ -162,6 +162,8 @@ fn merge(now: &Config, new: Config, has_key: bool, outcome: &mut Outcome) -> Con
         connections_max,
         caller,
         drain,
+        cpus,
+        cpu_share,
         dump_file,
         spans,
         exports,
@@ -200,6 +202,8 @@ fn merge(now: &Config, new: Config, has_key: bool, outcome: &mut Outcome) -> Con
     stays.look("metrics", |config| &config.metrics, &metrics, text);
     stays.look("name", |config| &config.name, &name, String::clone);
     stays.look("spans", |config| &config.spans, &spans, path);
+    stays.look("cpus", |config| &config.cpus, &cpus, |cpus| shown(cpus, "all"));
+    stays.look("cpu_share", |config| &config.cpu_share, &cpu_share, |share| shown(share, "off"));
     stays.name("export", |config| &config.exports, &exports);
     stays.name("namespace", |config| &config.namespace, &namespace);
     stays.name("plugin", |config| &config.plugins, &plugins);
@@ -261,6 +265,10 @@ fn merge(now: &Config, new: Config, has_key: bool, outcome: &mut Outcome) -> Con
         plugin_worker,
         ..now.clone()
     }
+}
+
+fn shown<T: ToString>(value: &Option<T>, without: &str) -> String {
+    value.as_ref().map_or_else(|| without.to_owned(), T::to_string)
 }
 
 /// The settings of one list that differ.

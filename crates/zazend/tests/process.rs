@@ -511,3 +511,45 @@ fn the_example_settings_are_complete_and_valid() {
     let settings = all.lines().filter(|line| line.contains(" = ")).count();
     assert_eq!(settings, 43, "a new setting belongs into packaging/zazend.toml");
 }
+
+/// Cores and nice value of each thread of a process and of those that it started.
+fn cores_of(pid: u32) -> Vec<(String, String)> {
+    let status = |task: &Path| {
+        let status = std::fs::read_to_string(task.join("status")).ok()?;
+        let cores =
+            status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim().to_owned();
+        let stat = std::fs::read_to_string(task.join("stat")).ok()?;
+        let nice = stat.rsplit_once(')')?.1.split_whitespace().nth(16)?.to_owned();
+        Some((cores, nice))
+    };
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(|task| task.unwrap().path());
+    let mut found = Vec::new();
+    for task in tasks {
+        found.extend(status(&task));
+        let children = std::fs::read_to_string(task.join("children")).unwrap_or_default();
+        found.extend(children.split_whitespace().flat_map(|child| cores_of(child.parse().unwrap())));
+    }
+    found
+}
+
+#[test]
+fn it_keeps_to_its_cores_and_to_its_share() {
+    let site = Site::default();
+    let first = rustix::thread::sched_getaffinity(None).unwrap();
+    let core = (0..1024).find(|core| first.is_set(*core)).unwrap().to_string();
+    let launch = local(&site).with(["--cpu-share", "2", "--cpus"]).with([core.as_str()]);
+    let process = start(&site, &launch);
+    site.client().status();
+    let nice = rustix::process::getpriority_process(None).unwrap().max(18).to_string();
+    let found = cores_of(process.pid());
+    assert!(found.len() > 1 && found.iter().all(|one| *one == (core.clone(), nice.clone())), "{found:?}");
+    drop(process);
+
+    let refused = |flags: [&str; 2]| {
+        let output = local(&site).with(flags).command(Path::new(PROGRAM)).output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(refused(["--cpus", "1023"]).contains("has no core 1023"));
+    assert!(refused(["--cpu-share", "51"]).contains("from 1 to 50"));
+}
