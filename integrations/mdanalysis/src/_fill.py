@@ -3,7 +3,7 @@ gives."""
 
 from __future__ import annotations
 
-import errno
+import itertools
 from typing import Any
 
 import MDAnalysis
@@ -16,6 +16,7 @@ from MDAnalysis.coordinates.timestep import Timestep
 from MDAnalysis.core._get_readers import get_reader_for
 from MDAnalysis.lib.mdamath import triclinic_box
 from zazen.decoders import Source
+from zazen.decoders.source import SEVERAL_FRAMES
 from zazen.mdanalysis._h5md import H5mdSource
 
 
@@ -27,7 +28,6 @@ def filler(
         return H5mdFiller(source, convert_units, sub, dt)
     if source.format == "h5md":
         raise zazen.UnsupportedError(
-            errno.ENOTSUP,
             "a frame of H5MD is positions only, without box and velocities; name the file itself, with "
             "the ending .h5md, .h5 or .hdf5, and MDAnalysis's own reader reads all of it",
         )
@@ -286,6 +286,16 @@ class H5mdFiller(Filler):
         )
 
 
+def _holds_more(reader: Any, path: str) -> bool:
+    """Whether a file holds more than the frame that `reader` is at."""
+    if reader.format != "GRO":
+        return reader.n_frames > 1
+    # This reader looks at the first frame only.
+    with open(path, "rb") as file:
+        lines_before = 2 + reader.n_atoms + 1
+        return any(line.strip() for line in itertools.islice(file, lines_before, None))
+
+
 class FileFiller(Filler):
     """Any other format that MDAnalysis reads: each frame through a reader of its own, on a file
     with exactly its bytes. This is slow; for formats of which single frames are written, such as
@@ -293,6 +303,7 @@ class FileFiller(Filler):
 
     def __init__(self, source: Source, convert_units: bool, sub: np.ndarray | None, dt: float | None) -> None:
         self.format, self._convert, self._sub, self._given_dt = source.format, convert_units, sub, dt
+        self._whole_files = source.header is None
         with self._reader(source, 0) as reader:
             self.units, self._file_atoms = dict(reader.units), reader.n_atoms
             self.n_atoms = reader.n_atoms if sub is None else len(sub)
@@ -303,7 +314,11 @@ class FileFiller(Filler):
         path = source.path(number)
         name = {None: None, "lammpstrj": "LAMMPSDUMP"}.get(self.format, str(self.format).upper())
         kind = get_reader_for(path, name)
-        return kind(path, convert_units=self._convert)
+        reader = kind(path, convert_units=self._convert)
+        if self._whole_files and _holds_more(reader, path):
+            reader.close()
+            raise zazen.UnsupportedError(f"its file holds more than one frame; {SEVERAL_FRAMES}")
+        return reader
 
     def prepare(self) -> None:
         pass

@@ -112,6 +112,30 @@ def test_a_directory_of_one_frame_files(ending, backing):
         assert np.array_equal(found.dimensions, expected.dimensions)
 
 
+@pytest.mark.parametrize("ending", ["xtc", "trr", "dcd", "nc", "xyz", "pdb", "gro"])
+def test_a_directory_of_files_with_several_frames_is_refused(ending, backing):
+    """As GROMACS writes them with -noappend. Their first frames would pass for the trajectory."""
+    folder = backing / "sim"
+    folder.mkdir()
+    atoms = mda.Universe(datafiles.PSF, datafiles.DCD).select_atoms("resid 1-5")
+    for part in (1, 2, 3):
+        path = folder / f"md.part{part:04}.{ending}"
+        if ending == "gro":
+            atoms.write(str(path))
+            path.write_bytes(2 * path.read_bytes())
+        else:
+            atoms.write(str(path), frames="all")
+    with pytest.raises(zazen.mdanalysis.ReadError, match=r"^frame 0 of .*trajectories = ") as raised:
+        zazen.mdanalysis.ZazenReader(f"zazen:{folder}")
+    assert isinstance(raised.value.__cause__, zazen.CorruptError | zazen.UnsupportedError)
+    if ending != "pdb":
+        # What the error proposes.
+        names = ", ".join(f'"md.part{part:04}.{ending}"' for part in (1, 2, 3))
+        (folder / "zazen.toml").write_text(f"trajectories = [{names}]\n")
+        frames = 3 * (2 if ending == "gro" else 98)
+        assert zazen.mdanalysis.ZazenReader(f"zazen:{folder}").n_frames == frames
+
+
 @pytest.mark.parametrize("ending", ["pdb", "xtc"])
 def test_a_frame_with_other_atoms_is_refused_also_for_a_subsystem(ending, backing):
     folder = backing / "sim"

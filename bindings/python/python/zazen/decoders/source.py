@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,11 @@ from zazen.decoders._frame import Buffer, Frame
 
 #: How a file with one frame is called -> its format.
 _ENDINGS = {"nc": "ncdf"}
+#: What to do with numbered files of several frames each.
+SEVERAL_FRAMES = (
+    "a numbered file of a directory is one frame; if each holds several, name a file itself, or list the "
+    'files in zazen.toml beside them: trajectories = ["FILE", …]'
+)
 
 
 class Source:
@@ -163,12 +169,27 @@ class FrameDecoder:
         self._whole_files = source.header is None
         first = source.read(0)
         #: The format's own decoder. Of whole files: that of the last frame that was decoded.
-        self.inner = self._kind(first) if self._whole_files else self._kind(source.header, first)
+        with self._hint():
+            self.inner = self._kind(first) if self._whole_files else self._kind(source.header, first)
         #: The number of atoms, and what positions are measured in, "nm" or "Angstrom".
         self.n_atoms, self.length_unit = self.inner.n_atoms, self.inner.length_unit
 
     def decode(self, data: Buffer, positions: np.ndarray, factor: float = 1.0) -> Frame:
         """As ``Decoder.decode``."""
+        with self._hint():
+            return self._decode(data, positions, factor)
+
+    @contextlib.contextmanager
+    def _hint(self) -> Iterator[None]:
+        """Errors about a whole file say what to do if it holds several frames."""
+        try:
+            yield
+        except zazen.CorruptError as error:
+            if not self._whole_files:
+                raise
+            raise zazen.CorruptError(errno.EBADMSG, f"{error.strerror}; {SEVERAL_FRAMES}") from error
+
+    def _decode(self, data: Buffer, positions: np.ndarray, factor: float) -> Frame:
         if self._whole_files and hasattr(self.inner, "header_bytes"):
             # Its header is its own: among other things it says when the frame was written.
             inner = self._kind(data)
