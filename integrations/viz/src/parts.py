@@ -178,15 +178,17 @@ def _xml(path: str | os.PathLike[str], shown: str, reader: Any, left_out: LeftOu
     errors: list[str] = []
     watch(reader, errors)
     reader.SetFileName(os.fspath(path))
-    reader.UpdateInformation()
-    _check(errors, reader, shown)
-    names = _names_of(reader)
+    if left_out.point or left_out.cell:
+        # The reader knows its arrays only then.
+        reader.UpdateInformation()
+        _check(errors, reader, shown)
     for kind, names_out in (("Point", left_out.point), ("Cell", left_out.cell)):
         for name in names_out:
             if hasattr(reader, f"Set{kind}ArrayStatus"):
                 getattr(reader, f"Set{kind}ArrayStatus")(name, 0)
     reader.Update()
     _check(errors, reader, shown)
+    names = _names_of(reader)
     data = reader.GetOutputDataObject(0)
     if data is None:
         raise _zazen.CorruptError(f"{shown}: VTK's reader got nothing from it")

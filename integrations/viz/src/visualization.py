@@ -457,9 +457,9 @@ class Visualization:
 
     def read(self, step: int, files: Sequence[int]) -> list[zazen.Frame] | None:
         """The frames of some files, through this node's daemon, which keeps what was remote; None
-        without caches. What another node of the job holds comes from that node, if the daemons know
-        each other."""
-        if self.dataset is None or not files:
+        without caches, or without a daemon: VTK's reader then reads each file where it is, once.
+        What another node of the job holds comes from that node, if the daemons know each other."""
+        if self.dataset is None or not self.dataset.has_daemon or not files:
             return None
         self._bring(step, files)
         return self.dataset.read_many([self.steps[step].files[file] for file in files])

@@ -4,6 +4,7 @@ import json
 import re
 import threading
 import warnings
+from pathlib import Path
 from time import sleep
 
 import numpy
@@ -167,9 +168,10 @@ def test_the_next_step_is_parsed_while_this_one_is_shown(ocean, node, folder, wi
     assert [
         block.GetPointData().GetArrayName(at) for at in range(block.GetPointData().GetNumberOfArrays())
     ] == ["salinity"]
-    # Memory is bounded: there is room for the frames, and for two parts of eight.
+    # Memory is bounded: there is room for the frames, if a daemon gives some, and for two parts of
+    # eight.
     size = (ocean.parent / "ts_1/ts_1_0.vti").stat().st_size
-    small = reader(ahead_bytes=10 * size + 100)
+    small = reader(ahead_bytes=(10 if with_daemon else 2) * size + 100)
     assert 0 < len(small._ahead._parsed.get(1, {})) < 8
     assert_equal(small.update(0.1), stock(ocean.parent / "ts_1.vtm"))
     # A damaged file is the step's fault, and named there.
@@ -179,6 +181,20 @@ def test_the_next_step_is_parsed_while_this_one_is_shown(ocean, node, folder, wi
     cut = reader()
     with pytest.raises(zazen.Error, match=r"ts_1_3\.vti"):
         cut.update(0.1)
+
+
+def test_each_file_is_read_once_without_a_daemon(backing, folder):
+    index = write(backing / "larger", steps=2, blocks=(2, 1, 1), points=33)
+    reader = zazen.viz.Reader(index, socket=folder / "nobody.sock", ahead=0)
+    length = sum(path.stat().st_size for path in (index.parent / "ts_1").iterdir())
+
+    def bytes_read():
+        return int(re.search(r"rchar: (\d+)", Path("/proc/self/io").read_text())[1])
+
+    reader.update(0.0)
+    before = bytes_read()
+    reader.update(0.1)
+    assert length <= bytes_read() - before < 1.2 * length
 
 
 def test_arrays_that_differ_get_a_word(ocean):
