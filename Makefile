@@ -141,12 +141,16 @@ bench-sim: install
 bench-viz: install $(VENV)/.requirements-bench $(VENV)/.requirements-viz
 	$(BIN)/python bench/papers/visio/run.py $(FIGURES)
 
-## make viz-pictures  the picture of docs/visualization.md, by four ranks (fetches VTK into .venv)
+## make viz-pictures  the pictures of docs/visualization.md, by four ranks (fetches VTK into .venv)
 viz-pictures: install $(VENV)/.requirements-viz
 	$(BIN)/python -m zazen.viz.generate target/viz/ocean --steps 3 --points 33
 	LD_LIBRARY_PATH="$(CURDIR)/$(VENV)/lib" $(BIN)/mpiexec -n 4 $(BIN)/python examples/visualization.py \
 	  target/viz/ocean/ts.vtm.series --pictures target/viz/pictures
 	mkdir -p docs/images && cp target/viz/pictures/salinity-001.png docs/images/salinity.png
+	$(BIN)/python examples/protein_gallery.py make target/viz/adk
+	LD_LIBRARY_PATH="$(CURDIR)/$(VENV)/lib" $(BIN)/mpiexec -n 4 $(BIN)/python examples/protein_gallery.py \
+	  draw target/viz/adk/adk.vtm.series --pictures target/viz/pictures --steps 0 50 97
+	cp target/viz/pictures/adk-0*.png docs/images/
 
 ## make docs    API documentation of the crates into target/doc
 docs: prerequisites
