@@ -10,7 +10,14 @@ from result import Figure, Goal, Plot, Series, Summary, Table, Value
 
 TITLE = "Read rate against the number of nodes"
 SETTING = LINKS
-SETS = {"many small": (4, (4, 4, 1), 17), "few large": (3, (4, 1, 1), 65)}
+SETS = {
+    "many small": (4, (4, 4, 1), 17),
+    "few large": (3, (4, 1, 1), 65),
+    "few huge": (2, (4, 1, 1), 129),
+}
+#: What the largest files are read from: no systems behind links, which would take minutes for them.
+NEAR = ["HDFS, Zazen", "bare program", "own disk"]
+SHOWN = {data: NEAR if data == "few huge" else list(SYSTEMS) for data in SETS}
 
 
 def run(context: Context) -> Figure:
@@ -25,6 +32,8 @@ def run(context: Context) -> Figure:
             "The file server and the parallel file system (files in stripes over "
             f"{SERVERS} servers) are stand-ins: a program that sends from memory, without locks and "
             "metadata, so they are no slower than real ones on such links.",
+            "The bare program is VTK's reader on the files of each node's own disk, and a collective "
+            "after each step. It does the least that any reader of these files must do.",
         ],
     )
     with nodes(context, figure, SETS) as running:
@@ -35,13 +44,14 @@ def run(context: Context) -> Figure:
 
 def measure(running: Nodes, figure: Figure, context: Context) -> None:
     counts = [NODES] if context.quick else [1, 2, NODES]
-    cases = [running.case(data, system) for data in SETS for system in SYSTEMS]
+    cases = [running.case(data, system) for data in SETS for system in SHOWN[data]]
     found = {
         ranks: samples(running.job(ranks, cases, repeats=context.repeats, ahead=[1])) for ranks in counts
     }
     for data, (steps, blocks, points) in SETS.items():
         rows, lines = [], []
-        for system, (kind, _, _) in SYSTEMS.items():
+        for system in SHOWN[data]:
+            kind = SYSTEMS[system][0]
             own = {ranks: found[ranks][f"{data} | {system} | 1"] for ranks in counts}
             values = {ranks: Value.of([rate(sample) for sample in own[ranks]]) for ranks in counts}
             rows += [
@@ -50,6 +60,7 @@ def measure(running: Nodes, figure: Figure, context: Context) -> None:
                     ranks,
                     values[ranks],
                     Value.of([sample["seconds"] for sample in own[ranks]]),
+                    Value.of([1e9 * sample["cpu_s"] / sample["bytes"] for sample in own[ranks]]),
                     f"{100 * own[ranks][0]['remote'] / own[ranks][0]['bytes']:.0f}",
                 ]
                 for ranks in counts
@@ -61,9 +72,10 @@ def measure(running: Nodes, figure: Figure, context: Context) -> None:
         figure.tables.append(
             Table(
                 f"{data}: {steps} steps of {blocks[0] * blocks[1] * blocks[2]} blocks of {points}³ points",
-                ["from", "ranks", "read rate", "all steps", "over links"],
-                ["", "", "MB/s", "s", "% of bytes"],
+                ["from", "ranks", "read rate", "all steps", "processor time", "over links"],
+                ["", "", "MB/s", "s", "ns a byte", "% of bytes"],
                 rows,
+                notes=["With several ranks, processor time includes that of waiting for other ranks."],
             )
         )
         figure.plots.append(
@@ -76,31 +88,40 @@ def measure(running: Nodes, figure: Figure, context: Context) -> None:
                 y_log=True,
             )
         )
-        judge(data, {system: found[NODES][f"{data} | {system} | 1"] for system in SYSTEMS}, figure)
+        every = {system: found[NODES][f"{data} | {system} | 1"] for system in SHOWN[data]}
+        judge(data, every, figure)
+        if "parallel FS" in every:
+            beside_stock(data, every, figure)
 
 
 def judge(data: str, found: dict[str, list[dict]], figure: Figure) -> None:
-    """The goals, with all ranks."""
+    """How near the read rate is to what links, disks and VTK allow, with all ranks."""
+    for system, what in (("own disk", "what links and disks allow"), ("bare program", "a bare program's")):
+        allowed = [
+            allowed_seconds(sample, found[system]) / sample["seconds"] for sample in found["HDFS, Zazen"]
+        ]
+        share = Value.of([100 * each for each in allowed])
+        figure.goals.append(
+            Goal(
+                f"{data}: read rate, of {what}",
+                "≥ 95 %",
+                f"{share.median:.0f} % ({share.low:.0f} to {share.high:.0f})",
+                share.median >= 95,
+            )
+        )
+
+
+def beside_stock(data: str, found: dict[str, list[dict]], figure: Figure) -> None:
+    """Against the parallel file system and VTK's split, with all ranks."""
     ours, stock = found["HDFS, Zazen"], found["HDFS, VTK's split"]
     median = {system: statistics.median(map(rate, each)) for system, each in found.items()}
     ratio = median["HDFS, Zazen"] / median["parallel FS"]
-    ceiling = found["own disk"]
-    allowed = [allowed_seconds(sample, ceiling) / sample["seconds"] for sample in ours]
-    share = Value.of([100 * each for each in allowed])
     figure.summaries.append(
         Summary(
             f"{data}: matched reads against the parallel file system, {NODES} ranks",
             "1.64 and 1.51 (Lustre)",
             f"{ratio:.2f}",
             f"{median['own disk'] / median['parallel FS']:.2f}",
-        )
-    )
-    figure.goals.append(
-        Goal(
-            f"{data}: read rate, of what links and disks allow",
-            "≥ 95 %",
-            f"{share.median:.0f} % ({share.low:.0f} to {share.high:.0f})",
-            share.median >= 95,
         )
     )
     # By step, the slowest rank's wait; medians over the passes.

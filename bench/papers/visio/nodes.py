@@ -107,6 +107,7 @@ SYSTEMS = {
     "HDFS, blind": ("peer", "http", "blind"),
     "HDFS, VisIO's": ("paper", "hdfs", "scarcest"),
     "HDFS, Zazen": ("ours", "hdfs", "optimal"),
+    "bare program": ("ceiling", "bare", "stock"),
     "own disk": ("ceiling", "disk", "optimal"),
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """VisIO's evaluation (IPDPS'11), run again: remote shares, read rates against a file server and a
-parallel file system, weak scaling, reading ahead, and two jobs at once.
+parallel file system, weak and strong scaling, reading ahead, and two jobs at once.
 
     make bench-viz                      # everything; HDFS as root, after scripts/install-hadoop.sh
     make bench-viz FIGURES="share"      # some
@@ -24,7 +24,7 @@ from process import ROOT
 
 EVALUATION = evaluation.Evaluation(
     description=__doc__,
-    figures={name: name for name in ("share", "bandwidth", "weak", "ahead", "jobs")},
+    figures={name: name for name in ("share", "bandwidth", "weak", "strong", "ahead", "jobs")},
     heading=Heading(
         title="VisIO's evaluation, run again",
         about="The evaluation of “VisIO: Enabling Interactive Visualization of Ultra-Scale, Time Series Data "

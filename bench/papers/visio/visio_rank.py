@@ -6,10 +6,11 @@ slowest read each picture takes; 0: none), "ahead" (steps; each case is then mea
 
 A case has a "name", "index" (in HDFS), "local" (the same data in this machine's files), "strategy"
 and "kind": "hdfs" (local replicas opened as files), "http" (all bytes from data nodes), "server"
-(bytes from "servers", in stripes), "disk" (the rank's files from this machine, no network).
+(bytes from "servers", in stripes), "disk" (the rank's files from this machine, no network), "bare"
+(the same with nothing but VTK's reader, and ranks that go from step to step together).
 
-Rank 0 prints JSON: by case, the samples: seconds, bytes, remote bytes of all ranks and of the rank
-with most, and by rank the seconds of each step.
+Rank 0 prints JSON: by case, the samples: seconds, processor seconds of all ranks, bytes, remote
+bytes of all ranks and of the rank with most, and by rank the seconds of each step.
 """
 
 import json
@@ -22,6 +23,7 @@ import warnings
 import zazen.viz
 from mpi4py import MPI
 from vtkmodules.vtkFiltersCore import vtkContourFilter
+from vtkmodules.vtkIOXML import vtkXMLImageDataReader
 from zazen.viz.parts import read_part
 from zazen.viz.visualization import Alone, Memory, Visualization, stock
 
@@ -87,6 +89,23 @@ class InFiles:
         return read_part(self.opened.path_of(step, file), self.opened.steps[step].files[file])
 
 
+class Bare(InFiles):
+    """What a program without Zazen does at least: VTK's reader opens and parses the rank's files,
+    and a collective ends each step, since a picture needs all ranks."""
+
+    def show(self, step):
+        blocks = [self.parse(self.opened.path_of(step, file)) for file in self.mine(step)]
+        COMM.allgather(None)
+        return blocks
+
+    @staticmethod
+    def parse(path):
+        reader = vtkXMLImageDataReader()
+        reader.SetFileName(str(path))
+        reader.Update()
+        return reader.GetOutput()
+
+
 class FromServers(InFiles):
     """The same, but the bytes come from servers: each file's stripes by turns."""
 
@@ -119,7 +138,7 @@ class FromServers(InFiles):
             return read_part(memory.path, name)
 
 
-KINDS = {"hdfs": InHdfs, "http": InHdfs, "server": FromServers, "disk": InFiles}
+KINDS = {"hdfs": InHdfs, "http": InHdfs, "server": FromServers, "disk": InFiles, "bare": Bare}
 
 
 def drop_pages(folders):
@@ -138,7 +157,7 @@ def one_pass(case, ahead, render_s, cold):
     if COMM.rank == 0:
         drop_pages(cold)
     COMM.barrier()
-    begun, waits = time.perf_counter(), []
+    begun, cpu_begun, waits = time.perf_counter(), time.process_time(), []
     for step in range(len(way.times)):
         # Ranks begin a step together, as the ranks that make one picture do.
         began = time.perf_counter()
@@ -148,17 +167,19 @@ def one_pass(case, ahead, render_s, cold):
             if blocks:
                 render(blocks, render_s)
             COMM.barrier()
+    cpu_s = time.process_time() - cpu_begun
     COMM.barrier()
     seconds = time.perf_counter() - begun
-    every = COMM.gather((way.remote, waits), root=0)
+    every = COMM.gather((way.remote, waits, cpu_s), root=0)
     if COMM.rank != 0:
         return None
     return {
         "seconds": seconds,
         "bytes": way.bytes,
-        "remote": sum(remote for remote, _ in every),
-        "remote_most": max(remote for remote, _ in every),
-        "waits": [waits for _, waits in every],
+        "cpu_s": sum(cpu_s for *_, cpu_s in every),
+        "remote": sum(remote for remote, *_ in every),
+        "remote_most": max(remote for remote, *_ in every),
+        "waits": [waits for _, waits, _ in every],
         "render_s": render_s,
     }
 

@@ -10,7 +10,7 @@ TITLE = "Weak scaling: four blocks a node in each step"
 SETTING = LINKS
 COUNTS = [1, 2, NODES]
 SETS = {f"for {ranks}": (3, (ranks, 4, 1), 33) for ranks in COUNTS}
-SHOWN = ["HDFS, VTK's split", "HDFS, blind", "HDFS, Zazen", "own disk"]
+SHOWN = ["HDFS, VTK's split", "HDFS, blind", "HDFS, Zazen", "bare program", "own disk"]
 
 
 def run(context: Context) -> Figure:
@@ -29,9 +29,15 @@ def run(context: Context) -> Figure:
 
 
 def measure(running: Nodes, figure: Figure, context: Context) -> None:
+    sets = dict(zip(COUNTS, SETS, strict=True))
+    scale(running, figure, context, sets, "Each node brings four blocks of 33³ points a step")
+
+
+def scale(running: Nodes, figure: Figure, context: Context, sets: dict[int, str], title: str) -> None:
+    """Read rates of each number of ranks, on its data set."""
     rows = []
     lines = {system: Series(system, SYSTEMS[system][0], [], []) for system in SHOWN}
-    for ranks, data in zip(COUNTS, SETS, strict=True):
+    for ranks, data in sets.items():
         cases = [running.case(data, system) for system in SHOWN]
         found = samples(running.job(ranks, cases, repeats=context.repeats, ahead=[1]))
         for system in SHOWN:
@@ -47,12 +53,12 @@ def measure(running: Nodes, figure: Figure, context: Context) -> None:
     rows.sort(key=lambda row: SHOWN.index(row[0]))
     figure.tables.append(
         Table(
-            "Each node brings four blocks of 33³ points a step",
+            title,
             ["from", "ranks", "data", "read rate", "for each rank", "over links"],
             ["", "", "MB", "MB/s", "MB/s", "% of bytes"],
             rows,
         )
     )
     figure.plots.append(
-        Plot("weak", "Weak scaling", "ranks, one on each node", "MB/s of all ranks", list(lines.values()))
+        Plot(figure.key, figure.title, "ranks, one on each node", "MB/s of all ranks", list(lines.values()))
     )
