@@ -105,9 +105,10 @@ vopr: prerequisites
 	cargo run --locked -p zazen-vopr -- --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0)
 	cargo run --locked -p zazen-vopr -- --namespace --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0)
 
-## make soak    four nodes with work and random faults, compared with the truth (HOURS=0.17; SEED=…)
+## make soak    four nodes with work and random faults, compared with the truth (HOURS=0.17; SEED=…; OTHER=programs)
 soak: install
-	$(BIN)/python tests/soak/soak.py $(if $(HOURS),--hours $(HOURS)) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python tests/soak/soak.py $(if $(HOURS),--hours $(HOURS)) $(if $(SEED),--seed $(SEED)) \
+	  $(if $(OTHER),--other "$(OTHER)")
 
 ## make bench   the figures, as ratios within one run, with their spread
 bench: prerequisites

@@ -16,6 +16,7 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 # The tests of these files take longest. They begin first: whole files are handed to the workers,
 # and all wait for one that begins last.
 LONGEST = (
+    "tests/soak/test_soak.py",
     "tests/namespace/test_leave.py",
     "tests/plugin/test_plugin.py",
     "tests/namespace/test_data.py",

@@ -1,15 +1,22 @@
 """`make soak`: four nodes for hours with work of several users and random faults, each frame that a
 reader gets compared with the truth.
 
-Usage: soak.py [--hours HOURS] [--seed SEED] [--report FILE]
+Usage: soak.py [--hours HOURS] [--seed SEED] [--report FILE] [--other FOLDER]
 
 A simulation writes frames and replaces some of them; `zazen push --watch` pushes them; readers of
-two users (as root; else of one) read all again and again through each node. Meanwhile daemons are
-killed, stopped for a while, and restarted; the key changes; bytes of cached files are flipped;
-datasets are evicted, which the small budget also does all the time; the backing store goes away.
+two users (as root; else of one) read all again and again through each node. Forwarded programs
+write, rename and read files, and the nodes' namespace gets files that are read through other nodes.
+Meanwhile daemons are killed, stopped for a while, and restarted, with `--other` by the zazend of
+another build in that folder; the key changes; bytes of cached files are flipped; datasets are
+evicted, which the small budget also does all the time; the backing store goes away; clocks jump;
+and as root, in a network and with mounts of its own, nodes are cut off, disks fill up, and disks
+fail and are replaced.
 
 Held all along: no reader gets a byte that no version of the frame had; none gets a version that was
-replaced before its pass began; no frame comes twice, and each that was there comes. While the
+replaced before its pass began; no frame comes twice, and each that was there comes. A forwarded
+program reads what it wrote, and fails only while its daemon is down or hangs. A file of the
+namespace has the bytes of its last write that succeeded, through whichever node it is read, and at
+the end all nodes have all of them. While the
 backing store is away, nobody can list its frames or compare copies with it: a reader then fails, or
 gets what its node has cached, which may be of an older version. The report counts both. At the end,
 a daemon that was never killed has no more memory, descriptors and threads than after the first
@@ -27,16 +34,20 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import zazen
 import zazen.testing
+from machine import Machine
+from work import Forwarded, Named, Worker
 
 NODES = 4
 #: Of two sizes: small frames share files in the cache, large ones have their own.
@@ -46,6 +57,10 @@ BUDGET = "16M"
 NOBODY = 65534
 #: Growth of the daemon that is never killed, from the first quarter to the end.
 MEMORY_BYTES_MAX, DESCRIPTORS_MAX, THREADS_MAX = 64 << 20, 64, 128
+#: A forwarded program may fail from such a fault of its node on, and so long after it.
+DOWN, FORWARDED_AFTER_S = ("kill", "restart", "pause", "break_disk"), 10
+#: Workers end within this time after they were told to.
+WORKER_SECONDS_MAX = 200
 #: How long after an outage of the store a pass may still fail, and get what nobody could check.
 ERRORS_AFTER_S, UNCHECKED_AFTER_S = 45, 10
 
@@ -192,8 +207,11 @@ class Reader:
 class Cluster:
     """The daemons, the store and who works with them."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, other: Path | None) -> None:
         self.folder, self.chance = folder, random.Random(seed)
+        self.machine = Machine(folder)
+        #: The programs that nodes are started with.
+        self.programs = [None] if other is None else [None, other / "zazend"]
         self.store = folder / "store"
         self.sources = self.store / "run"
         for kind in SIZES:
@@ -203,17 +221,35 @@ class Cluster:
         self.truth = Truth(folder / "truth.json")
         self.key = folder / "key"
         self.new_key()
+        self.hosts = [f"127.0.0.{11 + number}" for number in range(NODES)]
+        addresses = [f"{host}:{free_port(host)}" for host in self.hosts]
+        self.list = folder / "nodes.txt"
+        self.list.write_text("\n".join(addresses) + "\n")
+        (folder / "far").mkdir()
         self.nodes: list[zazen.testing.Daemon] = []
-        for number in range(NODES):
+        for number, address in enumerate(addresses):
             place = folder / f"n{number}"
             place.mkdir()
+            words = ["--budget", BUDGET, "--plugin", "posix", "--export", folder / "far"]
+            words += ["--namespace", place / "namespace", "--namespace-nodes", self.list]
+            words += ["--namespace-format", "--namespace-root", "trust"]
             daemon = zazen.testing.Daemon(
-                place, self.store, ["--budget", BUDGET], listen="127.0.0.1:0", key=self.key, name=f"n{number}"
+                place,
+                self.store,
+                words,
+                cache=self.machine.disk(place),
+                listen=address,
+                key=self.key,
+                name=f"n{number}",
+                variables=self.machine.clock(number),
             )
             daemon.start()
             self.nodes.append(daemon)
-        self.list = folder / "nodes.txt"
-        self.list.write_text("\n".join(str(daemon.address) for daemon in self.nodes) + "\n")
+        sockets = [daemon.socket for daemon in self.nodes]
+        self.workers: list[Worker] = []
+        for number, own in enumerate(sockets):
+            self.workers.append(Forwarded(number, seed + number, own, folder / "far"))
+            self.workers.append(Named(number, seed + number, sockets))
         self.simulation = Simulation(self.sources, self.truth, seed)
         self.pushers: list[subprocess.Popen] = []
 
@@ -248,18 +284,23 @@ class Cluster:
 
     # The faults. Each returns a word about what it did. Node 0 is never killed.
 
+    def start(self, node: int) -> str:
+        """Starts the node, by one of the builds. Returns which."""
+        program = self.chance.choice(self.programs)
+        self.nodes[node].zazend = program
+        self.nodes[node].start()
+        return f"n{node}" if program is None else f"n{node} by the other build"
+
     def kill(self) -> str:
         node = self.chance.randrange(1, NODES)
         self.nodes[node].kill()
         time.sleep(self.chance.uniform(0, 3))
-        self.nodes[node].start()
-        return f"n{node}"
+        return self.start(node)
 
     def restart(self) -> str:
         node = self.chance.randrange(1, NODES)
         self.nodes[node].stop()
-        self.nodes[node].start()
-        return f"n{node}"
+        return self.start(node)
 
     def pause(self) -> str:
         node = self.chance.randrange(NODES)
@@ -292,10 +333,14 @@ class Cluster:
     def damage(self) -> str:
         """Flips a bit of a cached file, as a bad disk does."""
         node = self.chance.randrange(NODES)
-        files = [
-            file for file in (self.folder / f"n{node}/cache").rglob("*")
-            if file.is_file() and ".zazen" not in file.relative_to(self.folder).parts[2:3]
-        ]  # fmt: skip
+        cache = self.nodes[node].cache
+        files = []
+        # A disk that fails cannot be listed.
+        with contextlib.suppress(OSError):
+            files = [
+                file for file in cache.rglob("*")
+                if file.is_file() and ".zazen" not in file.relative_to(cache).parts[:1]
+            ]  # fmt: skip
         if not files:
             return f"n{node} holds nothing"
         file = self.chance.choice(files)
@@ -318,6 +363,52 @@ class Cluster:
             away.rename(self.store)
         return f"for {seconds:.0f} s"
 
+    def jump_clock(self) -> str:
+        node = self.chance.randrange(NODES)
+        seconds = self.chance.choice([0, 1, -1, 3600, -3600, self.chance.randrange(-10, 10)])
+        self.machine.shift(node, seconds)
+        return f"n{node} to {seconds:+d} s"
+
+    def cut_off(self) -> str:
+        node = self.chance.randrange(NODES)
+        seconds = self.chance.uniform(1, 20)
+        with self.machine.partition(self.hosts[node]):
+            time.sleep(seconds)
+        return f"n{node} for {seconds:.0f} s"
+
+    def fill_disk(self) -> str:
+        node = self.chance.randrange(NODES)
+        seconds = self.chance.uniform(1, 10)
+        with self.machine.full_disk(self.folder / f"n{node}"):
+            time.sleep(seconds)
+        return f"n{node} for {seconds:.0f} s"
+
+    def break_disk(self) -> str:
+        """A cache's disk fails, and is replaced."""
+        node = self.chance.randrange(1, NODES)
+        place = self.folder / f"n{node}"
+        self.machine.break_disk(place)
+        seconds = self.chance.uniform(1, 10)
+        time.sleep(seconds)
+        self.nodes[node].kill()
+        self.machine.replace_disk(place)
+        self.start(node)
+        return f"n{node} for {seconds:.0f} s"
+
+    def faults(self) -> list[Callable[[], str]]:
+        """What can be done here."""
+        kinds = [
+            self.kill, self.restart, self.pause, self.change_key, self.evict, self.damage, self.damage,
+            self.lose_store,
+        ]  # fmt: skip
+        if self.machine.clock_library is not None:
+            kinds.append(self.jump_clock)
+        if self.machine.has_network:
+            kinds.append(self.cut_off)
+        if self.machine.has_disks:
+            kinds += [self.fill_disk, self.break_disk]
+        return kinds
+
 
 def measure(pid: int) -> dict[str, int]:
     """Memory that is the process's own, descriptors and threads."""
@@ -330,16 +421,41 @@ def measure(pid: int) -> dict[str, int]:
     }
 
 
+def free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return probe.getsockname()[1]
+
+
+def judge_workers(workers: list[Worker], faults: list[dict], begin: float) -> list[str]:
+    """What workers found, and where forwarded programs failed while nothing was wrong."""
+    problems = [problem for worker in workers for problem in worker.problems]
+    for worker in workers:
+        if not isinstance(worker, Forwarded):
+            continue
+        down = [
+            (fault["at"], fault["done"] + FORWARDED_AFTER_S) for fault in faults
+            if fault["fault"] in DOWN and fault["of"].split()[0] == f"n{worker.node}"
+        ]  # fmt: skip
+        for start, stop, why in worker.failures:
+            if not any(start <= up and away <= stop for away, up in down):
+                at = start - begin
+                problems.append(f"a forwarded program of n{worker.node} failed at {at:.1f} s: {why}")
+    return problems
+
+
 def in_outage(outages: list[tuple[float, float]], at: float, told: dict, after_s: float) -> bool:
     """Whether a pass that ended at `at` ran while the store was away, or `after_s` after that."""
     return any(start <= at and at - told["seconds"] <= stop + after_s for start, stop in outages)
 
 
-def soak(folder: Path, hours: float, seed: int) -> dict:
+def soak(folder: Path, hours: float, seed: int, other: Path | None) -> dict:
     """Runs it all. Returns the report."""
     chance = random.Random(seed)
     folder.chmod(0o755)
-    cluster = Cluster(folder, seed)
+    cluster = Cluster(folder, seed, other)
+    for missing in cluster.machine.without:
+        print(f"left out here: {missing}", flush=True)
     readers: list[Reader] = []
     faults: list[dict] = []
     problems: list[str] = []
@@ -354,10 +470,9 @@ def soak(folder: Path, hours: float, seed: int) -> dict:
         for node in range(NODES):
             for kind in SIZES:
                 readers.append(Reader(node, kind, cluster, users[len(readers) % len(users)]))
-        kinds = [
-            cluster.kill, cluster.restart, cluster.pause, cluster.change_key, cluster.evict,
-            cluster.damage, cluster.damage, cluster.lose_store,
-        ]  # fmt: skip
+        for worker in cluster.workers:
+            worker.start()
+        kinds = cluster.faults()
         begin = time.monotonic()
         end = begin + 3600 * hours
         outages: list[tuple[float, float]] = []
@@ -379,11 +494,22 @@ def soak(folder: Path, hours: float, seed: int) -> dict:
                 problems.append("a reader did not end a pass within 300 s after the last fault")
                 break
             time.sleep(0.1)
+        for worker in cluster.workers:
+            worker.stop.set()
+        for worker in cluster.workers:
+            worker.join(WORKER_SECONDS_MAX)
+            if worker.is_alive():
+                name = type(worker).__name__
+                problems.append(f"{name} of n{worker.node} did not end within {WORKER_SECONDS_MAX} s")
+            elif isinstance(worker, Named):
+                worker.settle()
         last = measure(cluster.nodes[0].process.pid)
         if not cluster.simulation.is_alive():
             problems.append("the simulation ended early: its frames were not replaced any more")
     finally:
         cluster.simulation.stop.set()
+        for worker in cluster.workers:
+            worker.stop.set()
         for reader in readers:
             reader.process.kill()
             reader.process.wait()
@@ -391,6 +517,10 @@ def soak(folder: Path, hours: float, seed: int) -> dict:
         for node in cluster.nodes:
             with contextlib.suppress(Exception):
                 node.kill()
+        for number in range(NODES):
+            with contextlib.suppress(Exception):
+                cluster.machine.take_down(folder / f"n{number}")
+    problems += judge_workers(cluster.workers, faults, begin)
     errors = unchecked = 0
     for reader in readers:
         for at, told in reader.passes:
@@ -422,6 +552,14 @@ def soak(folder: Path, hours: float, seed: int) -> dict:
         "passes": len(seconds),
         "frames": sum(told["frames"] for reader in readers for _, told in reader.passes),
         "median_pass_s": seconds[len(seconds) // 2] if seconds else None,
+        "left_out": cluster.machine.without,
+        "workers": {
+            kind.__name__: {
+                "done": sum(worker.done for worker in cluster.workers if isinstance(worker, kind)),
+                "failed": sum(worker.failed for worker in cluster.workers if isinstance(worker, kind)),
+            }
+            for kind in (Forwarded, Named)
+        },
         "errors": errors,
         "unchecked": unchecked,
         "n0": {"first_quarter": first, "end": last},
@@ -434,6 +572,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Four nodes, work and faults; all compared with the truth.")
     parser.add_argument("--hours", type=float, default=10 / 60)
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--other", type=Path, metavar="FOLDER", help="programs of another build")
     parser.add_argument("--report", type=Path, metavar="FILE")
     parser.add_argument("--reader", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -442,7 +581,7 @@ def main() -> int:
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     print(f"seed {seed}, {60 * options.hours:.1f} minutes", flush=True)
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
-        report = soak(Path(folder), options.hours, seed)
+        report = soak(Path(folder), options.hours, seed, options.other)
     for fault in report["faults"]:
         cost = "-" if fault["slowest_pass_s"] is None else f"{fault['slowest_pass_s']:.2f} s"
         print(f"{fault['at']:8.1f} s  {fault['fault']:<11} {fault['of']:<40} slowest pass near it: {cost}")
@@ -453,7 +592,7 @@ def main() -> int:
         f"(median {report['median_pass_s']} s), {report['written']} written, {len(report['faults'])} faults, "
         f"{report['errors']} passes failed and {report['unchecked']} got what their node had cached "
         f"while the store was away, "
-        f"{len(report['problems'])} problems; n0: {report['n0']}"
+        f"{report['workers']}, {len(report['problems'])} problems; n0: {report['n0']}"
     )
     if options.report:
         options.report.write_text(json.dumps(report, indent=1))

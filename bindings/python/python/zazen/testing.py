@@ -124,13 +124,13 @@ class Daemon:
         self.process: subprocess.Popen[Any] | None = None
         self._ready = self.log.with_suffix(".ready")
         self.popen: Callable[..., subprocess.Popen[Any]] | None = popen
-        self._zazend, self._variables = zazend, dict(variables or {})
+        self.zazend, self._variables = zazend, dict(variables or {})
         self._settings = {"--key": key, "--name": name, "--free-floor": free_floor}
 
     @property
     def command_line(self) -> list[str]:
         """The command that starts it."""
-        words: list[object] = [self._zazend or program("zazend"), "--cache", self.cache]
+        words: list[object] = [self.zazend or program("zazend"), "--cache", self.cache]
         words += ["--backing", self.backing, "--socket", self.socket, "--ready-file", self._ready]
         for flag, value in (self._settings | {"--listen": self.address}).items():
             words += [flag, value] if value is not None else []
