@@ -138,7 +138,9 @@ class Slurm:
     @property
     def environment(self) -> dict[str, str]:
         """The environment of commands that speak to this Slurm."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "ZAZEN"))}
+        # $TMPDIR may be a folder that only the user of the tests may enter.
+        left_out = ("SLURM", "ZAZEN", "TMPDIR")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
         path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
         return kept | {"SLURM_CONF": str(self.conf), "PATH": path} | self.variables
 
