@@ -12,9 +12,13 @@ file names the files that must be there.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["spread_over"]
+__all__ = ["missing_beneath", "spread_over"]
+
+#: VTK writes files that point to files that point to files. Others may point in a circle.
+_DEPTH_MAX = 2
 
 
 def spread_over(path: str) -> list[dict[str, Any]] | None:
@@ -37,6 +41,51 @@ def spread_over(path: str) -> list[dict[str, Any]] | None:
     for step in steps or []:
         step["files"] = [_resolved(folder, name) for name in step["files"]]
     return steps
+
+
+def missing_beneath(files: Iterable[str], depth: int = 0) -> list[str] | None:
+    """The files that the VTKHDF files ``files`` take data from and that are not there, as they are
+    named. The parts of a file may take theirs from further files.
+
+    ``files`` are of one kind: None, if the first of them that is there takes data from no other
+    file. Raises ImportError without h5py.
+    """
+    import h5py
+
+    missing, takes = list[str](), False
+    for path in files:
+        try:
+            with h5py.File(path, "r") as file:
+                named = _named_files(h5py, file["VTKHDF"]) - {"", "."}
+        except (OSError, KeyError, ValueError, TypeError, RuntimeError):
+            continue
+        if not named and not takes:
+            return None
+        takes, folder = True, os.path.dirname(os.path.abspath(path))
+        # HDF5 puts numbers in the place of "%b".
+        places = {name: _resolved(folder, name) for name in sorted(named) if "%" not in name}
+        missing += [
+            name for name, at in places.items() if not os.path.exists(at) and not os.path.exists(name)
+        ]
+        if depth < _DEPTH_MAX:
+            missing += missing_beneath(places.values(), depth + 1) or []
+    return missing
+
+
+def _named_files(h5py: Any, group: Any) -> set[str]:
+    """The files that arrays and links beneath a group name."""
+    found = set[str]()
+    for name in group:
+        link = group.get(name, getlink=True)
+        if isinstance(link, h5py.ExternalLink):
+            found.add(link.filename)
+        elif isinstance(link, h5py.HardLink):
+            one = group[name]
+            if isinstance(one, h5py.Group):
+                found |= _named_files(h5py, one)
+            elif isinstance(one, h5py.Dataset) and one.is_virtual:
+                found |= {source.file_name for source in one.virtual_sources()}
+    return found
 
 
 def _resolved(folder: str, name: str) -> str:

@@ -10,7 +10,7 @@ import json
 import os
 import socket
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ import zazen
 import zazen.namespace
 from zazen import _zazen
 from zazen.viz.matching import match, sticky
-from zazen.viz.spread import spread_over
+from zazen.viz.spread import missing_beneath, spread_over
 
 __all__ = ["Alone", "Memory", "Plan", "Step", "Visualization", "world"]
 
@@ -122,7 +122,8 @@ def _look_into_vtkhdf(index: dict[str, Any]) -> None:
             )
             return
         if over is None or (len(over) > 1 and len(index["steps"]) > 1):
-            # The steps of a series are all of one kind.
+            files = [[os.path.join(directory, file) for file in each["files"]] for each in index["steps"]]
+            _tell_missing_sources(index["steps"], files)
             return
         if at > 0 or len(index["steps"]) > 1:
             over[0]["time"] = step["time"]
@@ -132,12 +133,25 @@ def _look_into_vtkhdf(index: dict[str, Any]) -> None:
         {**each, "files": files, "covered": {}, "field_data": None, "trouble": None}
         for each, files in zip(found, placed["steps"], strict=True)
     ]
+    _tell_missing_sources(steps, [each["files"] for each in found])
     index |= {
         "directory": placed["directory"],
         "template": placed["template"],
         "steps": steps,
         "spread": True,
     }
+
+
+def _tell_missing_sources(steps: list[dict[str, Any]], files: Iterable[list[str]]) -> None:
+    """Notes in each of ``steps`` if its ``files`` take data from files that are not there."""
+    for step, own in zip(steps, files, strict=True):
+        missing = missing_beneath(own)
+        if missing is None:
+            # The steps of a series are all of one kind.
+            return
+        if missing and step["trouble"] is None:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            step["trouble"] = f"its data are in {missing[0]}{more}: there is no such file"
 
 
 def _is_vtkhdf(file: str) -> bool:

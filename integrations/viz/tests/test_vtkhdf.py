@@ -135,6 +135,21 @@ def test_a_missing_part_is_an_error_that_names_it(backing, external):
         assert leaves(reader.update(1.0)), "other steps stand"
 
 
+def test_a_missing_part_of_a_part_is_an_error_that_names_it(backing):
+    """Each block is in a file of its own, its partition in a further one. HDF5 leaves it out."""
+    path = written(backing / "d" / "x.vtkhdf", "Partitions", "Composite", as_blocks=True)
+    parts = sorted(each for each in path.parent.iterdir() if "_part" in each.name)
+    if not parts:
+        pytest.skip("this VTK writes no parts of parts")
+    parts[1].rename(backing / "gone")
+    reader = zazen.viz.Reader(path)
+    with pytest.raises(zazen.NotFoundError, match=parts[1].name):
+        reader.update(0.0)
+    (backing / "gone").rename(parts[1])
+    data = zazen.viz.Reader(path).update(0.0)
+    assert sum(leaf.GetNumberOfCells() for leaf in leaves(data)) == PARTS * CELLS
+
+
 def told(words):
     return json.loads(next(line for line in words.splitlines() if line.startswith("{")))
 
