@@ -34,6 +34,7 @@ def sources(profile: str) -> list[Path]:
     files += sorted((ROOT / "bindings/python/python/zazen").glob("*.py*"))
     files += sorted((ROOT / "bindings/python/python/zazen").glob("*/*.py"))
     files += sorted(ROOT.glob("integrations/*/src/**/*.py"))
+    files += sorted(ROOT.glob("integrations/*/src/**/*.xml"))
     files += sorted((ROOT / "bindings/c/install").glob("*.in"))
     files += [
         ROOT / name

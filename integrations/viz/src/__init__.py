@@ -18,7 +18,16 @@ from zazen.viz.visualization import Visualization
 if TYPE_CHECKING:
     from zazen.viz.reader import Reader
 
-__all__ = ["PARTS_PER_STEP", "Matched", "Reader", "Visualization", "match", "plugin_path", "sticky"]
+__all__ = [
+    "PARTS_PER_STEP",
+    "Matched",
+    "Reader",
+    "Visualization",
+    "match",
+    "plugin_config_path",
+    "plugin_path",
+    "sticky",
+]
 
 
 def plugin_path() -> str:
@@ -28,6 +37,14 @@ def plugin_path() -> str:
     spec = importlib.util.find_spec("zazen.viz.paraview_plugin")
     assert spec is not None and spec.origin is not None
     return spec.origin
+
+
+def plugin_config_path() -> str:
+    """The file that makes ParaView load the plug-in by itself, if $PV_PLUGIN_CONFIG_FILE names
+    it."""
+    import os
+
+    return os.path.join(os.path.dirname(plugin_path()), "paraview_plugins.xml")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,9 @@
 """For pvbatch and pvpython: contours a series with Zazen's reader or the stock one, and writes a
 picture.
 
-pvbatch paraview_script.py plugin|stock INDEX PICTURE PLUGIN [PORT OF A pvserver]
+pvbatch paraview_script.py plugin|listed|stock INDEX PICTURE PLUGIN [PORT OF A pvserver]
+
+"listed": $PV_PLUGIN_CONFIG_FILE lists the plug-in, so ParaView has loaded it.
 """
 
 import json
@@ -24,10 +26,12 @@ kind, index, picture, plugin = sys.argv[1:5]
 port = int(sys.argv[5]) if len(sys.argv) > 5 else None
 if port is not None:
     Connect("localhost", port)
-if kind == "plugin":
-    LoadPlugin(plugin, remote=port is not None, ns=globals())
+if kind != "stock":
+    if kind == "plugin":
+        LoadPlugin(plugin, remote=port is not None, ns=globals())
+        assert callable(ZazenReader)  # noqa: F821
     source = OpenDataFile(index)
-    assert isinstance(source, type(ZazenReader())), source  # noqa: F821
+    assert source.GetXMLName() == "AZazenReader", source
     source.UpdatePipelineInformation()
     times = list(source.TimestepValues)
     time = times[1]

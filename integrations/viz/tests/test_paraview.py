@@ -163,6 +163,15 @@ def test_dead_and_empty_nodes_do_not_change_the_picture(batch, ocean, cluster, l
         records_of(picture.with_suffix(""), 4)
 
 
+def test_scripts_stay_as_they_are_where_paraview_loads_the_plugin_itself(batch, remote, ocean):
+    settings = {"PV_PLUGIN_CONFIG_FILE": zazen.viz.plugin_config_path()}
+    stock, reference = batch(ranks_of(1, PVBATCH), "stock", ocean.parent / "ts_1.vtm")
+    ours, picture = batch(ranks_of(2, PVBATCH), "listed", ocean, **settings)
+    assert_stocks(ours, picture, stock, reference)
+    records_of(picture.with_suffix(""), 2)
+    assert_stocks(*remote(2, ocean, "listed", **settings), stock, reference)
+
+
 def test_other_files_stay_with_paraviews_own_readers(environment, ocean, folder):
     """The plug-in takes indexes; a table and a single file it leaves alone."""
     (folder / "table.csv").write_text("a,b\n1,2\n")
@@ -190,7 +199,7 @@ def free_port():
 def remote(batch, environment, folder):
     """Runs the script as a client of a pvserver with some ranks: what it found, and the picture."""
 
-    def run(ranks, index, **settings):
+    def run(ranks, index, kind="plugin", **settings):
         port, records = free_port(), folder / f"records-{len(list(folder.glob('records-*')))}"
         records.mkdir()
         log = records.with_suffix(".log")
@@ -207,7 +216,7 @@ def remote(batch, environment, folder):
             while "Accepting connection" not in log.read_text():
                 assert time.monotonic() < deadline and server.poll() is None, log.read_text()
                 time.sleep(0.1)
-            found = batch([PVPYTHON, "--force-offscreen-rendering"], "plugin", index, port)
+            found = batch([PVPYTHON, "--force-offscreen-rendering"], kind, index, port, **settings)
             records_of(records, ranks)
             server.wait(240)
             return found

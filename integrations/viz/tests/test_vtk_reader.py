@@ -6,6 +6,7 @@ import threading
 import warnings
 from pathlib import Path
 from time import sleep
+from xml.etree import ElementTree
 
 import numpy
 import pytest
@@ -181,6 +182,12 @@ def test_the_next_step_is_parsed_while_this_one_is_shown(ocean, node, folder, wi
     cut = reader()
     with pytest.raises(zazen.Error, match=r"ts_1_3\.vti"):
         cut.update(0.1)
+
+
+def test_paraviews_list_of_plugins_names_a_file_that_is_there():
+    listed = Path(zazen.viz.plugin_config_path())
+    names = [plugin.get("filename") for plugin in ElementTree.parse(listed).getroot()]
+    assert [listed.parent / name for name in names] == [Path(zazen.viz.plugin_path())]
 
 
 def test_each_file_is_read_once_without_a_daemon(backing, folder):
