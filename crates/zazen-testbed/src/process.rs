@@ -43,11 +43,11 @@ impl Process {
         Ok(Process { pid, start_ticks, uid: rustix::process::geteuid().as_raw(), boot: boot() })
     }
 
-    /// Whether it still runs (a zombie does not).
+    /// Whether any of it still runs. A process that is being killed may be a zombie by its first
+    /// thread while others still hold its files and locks; it is gone when no thread is left.
     pub fn is_alive(&self) -> bool {
-        let is_recorded = |now: ProcStat| {
-            now.start_ticks == self.start_ticks && now.uid == self.uid && !"ZX".contains(now.state)
-        };
+        let is_recorded =
+            |now: ProcStat| now.start_ticks == self.start_ticks && now.uid == self.uid && now.runs;
         self.boot == boot() && stat(self.pid).is_some_and(is_recorded)
     }
 
@@ -82,7 +82,8 @@ impl Process {
 }
 
 struct ProcStat {
-    state: char,
+    /// Not a zombie whose threads have all ended.
+    runs: bool,
     start_ticks: u64,
     uid: u32,
 }
@@ -110,8 +111,10 @@ fn boot() -> u64 {
 /// `pid (name) state ppid …`; the name may itself hold blanks and parentheses.
 fn parse_stat(text: &str, uid: u32) -> Option<ProcStat> {
     let mut fields = text[text.rfind(')')? + 1..].split_ascii_whitespace();
-    let state = fields.next()?.chars().next()?;
-    Some(ProcStat { state, start_ticks: fields.nth(18)?.parse().ok()?, uid })
+    let state = fields.next()?;
+    let threads: u64 = fields.nth(16)?.parse().ok()?;
+    let runs = !["Z", "X"].contains(&state) || threads > 1;
+    Some(ProcStat { runs, start_ticks: fields.nth(1)?.parse().ok()?, uid })
 }
 
 #[cfg(test)]
@@ -122,9 +125,30 @@ mod tests {
     fn a_name_with_parentheses_does_not_shift_the_fields() {
         let text = "42 (a) R (b) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 777 20 21";
         let stat = parse_stat(text, 0).unwrap();
-        assert_eq!((stat.state, stat.start_ticks), ('S', 777));
+        assert_eq!((stat.runs, stat.start_ticks), (true, 777));
         assert!(parse_stat("42 (a", 0).is_none());
         assert!(parse_stat("", 0).is_none());
+    }
+
+    #[test]
+    fn a_process_is_alive_until_its_last_thread_has_ended() {
+        // Its first thread ends, the second one stays.
+        let script = "import ctypes, threading, time\n\
+                      threading.Thread(target=time.sleep, args=(600,)).start()\n\
+                      ctypes.CDLL(None).pthread_exit(None)";
+        let mut command = Command::new("python3");
+        let process = Process::spawn(command.args(["-c", script]), tempfile::tempfile().unwrap()).unwrap();
+        let is_zombie = || {
+            let text = std::fs::read_to_string(format!("/proc/{}/stat", process.pid)).unwrap();
+            text[text.rfind(')').unwrap() + 1..].trim_start().starts_with('Z')
+        };
+        while !is_zombie() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(process.is_alive());
+        assert!(process.signal(Signal::KILL));
+        assert!(process.wait_gone(Duration::from_secs(600)));
+        assert!(!process.is_alive());
     }
 
     #[test]

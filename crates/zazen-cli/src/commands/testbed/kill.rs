@@ -23,6 +23,9 @@ pub(crate) struct Revive {
     node: String,
 }
 
+/// A killed process ends within milliseconds, on a machine with much other work within seconds.
+const KILL_PATIENCE: Duration = Duration::from_secs(60);
+
 impl Kill {
     pub(crate) fn run(&self, dir: &Path) -> Result<()> {
         let _held = State::load(dir)?.folder()?.lock()?;
@@ -32,7 +35,13 @@ impl Kill {
         let name = node.name.clone();
         match node.process.take() {
             Some(process) if process.signal(Signal::KILL) => {
-                process.wait_gone(Duration::from_secs(5));
+                // Its locks and its address are free only then.
+                if !process.wait_gone(KILL_PATIENCE) {
+                    return Err(Error::new(
+                        ErrorKind::Busy,
+                        format!("node {name}: process {} does not end, though it was killed", process.pid),
+                    ));
+                }
                 state.save()?;
                 output::line(format!("node {name}: killed"));
                 Ok(())
