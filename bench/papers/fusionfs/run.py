@@ -31,6 +31,9 @@ EVALUATION = evaluation.Evaluation(
         "nodes": "nodes",
         "remote": "remote",
         "death": "death",
+        "peers": "beside",
+        "io500": "io500",
+        "blast": "blast",
     },
     heading=Heading(
         title="The namespace: FusionFS's figures, run again",

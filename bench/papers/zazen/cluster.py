@@ -50,7 +50,9 @@ class Cluster:
         spindle: dict | None = None,
         backing: Path | None = None,
         budget: str = "8G",
+        more: Iterable[object] = (),
     ) -> None:
+        """`more`: further words for `zazen testbed up`."""
         self.folder, self.size = folder, nodes
         self.dir = folder / "testbed"
         self.children: list[subprocess.Popen] = []
@@ -77,6 +79,7 @@ class Cluster:
             self._up += ["--trust-copies"]
         if backing:
             self._up += ["--backing", str(backing)]
+        self._up += [str(word) for word in more]
         self.backing = backing
         # Each node's folder on a disk with a head of its own (`Spindle`'s arguments).
         self.spindles = [

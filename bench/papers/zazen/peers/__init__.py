@@ -59,6 +59,8 @@ class Peer(ABC):
         self._quick = quick
         self._children: list[subprocess.Popen] = []
         self._mounts: list[Path] = []
+        # By node; empty if its clients need no mount.
+        self.mounted: dict[str, Path] = {}
 
     def missing(self) -> str | None:
         """The command that installs it; None if it is installed."""

@@ -47,7 +47,7 @@ class Glusterfs(Peer):
     def start(self, cluster: Cluster, folder: Path) -> None:
         self._names: dict[str, list[str]] = {}
         self._nodes, self._cluster = cluster.nodes, cluster
-        self._mount_of = {node: folder / f"mount-{node}" for node in cluster.nodes}
+        self.mounted = {node: folder / f"mount-{node}" for node in cluster.nodes}
         daemons = {node: self._start_daemon(cluster, node, folder / node) for node in cluster.nodes}
         for node, daemon in daemons.items():
             log = folder / node / "log"
@@ -66,21 +66,21 @@ class Glusterfs(Peer):
             log = folder / f"mount-{node}.log"
             server = address(cluster, node)
             client = ["glusterfs", "--no-daemon", f"--log-file={log}", f"--volfile-server={server}"]
-            where = self._mount_of[node]
+            where = self.mounted[node]
             self._mount(cluster, node, [*client, f"--volfile-id={VOLUME}", where], where, log)
 
     def store(self, dataset: Path) -> None:
         """The hash of a name decides on its brick: few files get names that spread them evenly."""
         files = sorted(dataset.iterdir())
-        (self._mount_of[self._nodes[0]] / dataset.name).mkdir()
+        (self.mounted[self._nodes[0]] / dataset.name).mkdir()
         names = {file: file.name for file in files}
         if len(files) <= PLACED_FILES:
             names = {file: self._name_on_brick(dataset.name, file, at) for at, file in enumerate(files)}
-        copy_from_nodes(names, dataset.name, self._mount_of)
+        copy_from_nodes(names, dataset.name, self.mounted)
         self._names[dataset.name] = list(names.values())
 
     def reading(self, dataset: Path) -> Reading:
-        first = self._mount_of[self._nodes[0]]
+        first = self.mounted[self._nodes[0]]
         names = self._names[dataset.name]
         where = str(first.with_name("mount-{node}"))
         return Reading("files", [f"{where}/{dataset.name}/{name}" for name in names])
@@ -92,7 +92,7 @@ class Glusterfs(Peer):
         node = self._nodes[(at + 1 + at // nodes) % nodes]
         for trial in range(1000):
             name = f"{trial}-{file.name}"
-            made = self._mount_of[self._nodes[0]] / folder / name
+            made = self.mounted[self._nodes[0]] / folder / name
             made.touch()
             if (self._cluster.node_dir(node) / "gluster" / folder / name).exists():
                 return name

@@ -60,19 +60,19 @@ class Moosefs(Peer):
         self._wait("master", lambda: listens(daemon, CLIENT_PORT), daemon, log)
         for node in cluster.nodes:
             self._start_chunk_server(cluster, node, folder / node, master)
-        self._mount_of = {node: folder / f"mount-{node}" for node in cluster.nodes}
-        for node, where in self._mount_of.items():
+        self.mounted = {node: folder / f"mount-{node}" for node in cluster.nodes}
+        for node, where in self.mounted.items():
             client = ["mfsmount", "-f", "-H", master, "-o", MOUNT, where]
             self._mount(cluster, node, client, where, folder / f"mount-{node}.log")
         first = cluster.nodes[0]
-        cluster.run(first, "mfssetgoal", "-r", "1", self._mount_of[first])
+        cluster.run(first, "mfssetgoal", "-r", "1", self.mounted[first])
 
     def store(self, dataset: Path) -> None:
-        (self._mount_of[self._nodes[0]] / dataset.name).mkdir()
-        copy_from_nodes({file: file.name for file in sorted(dataset.iterdir())}, dataset.name, self._mount_of)
+        (self.mounted[self._nodes[0]] / dataset.name).mkdir()
+        copy_from_nodes({file: file.name for file in sorted(dataset.iterdir())}, dataset.name, self.mounted)
 
     def reading(self, dataset: Path) -> Reading:
-        first = self._mount_of[self._nodes[0]]
+        first = self.mounted[self._nodes[0]]
         names = sorted(file.name for file in (first / dataset.name).iterdir())
         where = str(first.with_name("mount-{node}"))
         return Reading("files", [f"{where}/{dataset.name}/{name}" for name in names])
