@@ -504,7 +504,15 @@ impl NamespaceNode {
         if let namespace_fn::COPY_PUT..=namespace_fn::COPY_END = call.what {
             return self.take_copy(name, call, bulk).map(|value| (value, Vec::new()));
         }
-        let object = self.objects.open(name)?;
+        let object = match self.objects.open(name) {
+            Err(Errno::ESTALE) if call.what == namespace_fn::READ && self.never_had_bytes(name)? => {
+                return Ok((0, Vec::new()));
+            }
+            Err(Errno::ESTALE) if call.what == namespace_fn::SEEK && self.never_had_bytes(name)? => {
+                return Err(Errno::ENXIO);
+            }
+            opened => opened?,
+        };
         match call.what {
             namespace_fn::READ => {
                 check_chunk(call.offset, call.bytes)?;
@@ -529,6 +537,16 @@ impl NamespaceNode {
                 self.act_here(&object, name, act).map(|value| (value, Vec::new()))
             }
         }
+    }
+
+    /// Whether an object that is not on this disk was never made: its file is new, and this node
+    /// died before it made the object, or nobody has opened the file for writing yet.
+    fn never_had_bytes(&self, name: ObjectName) -> Result<bool, Errno> {
+        let (me, _) = self.joined_soon()?;
+        let attributes = self.attributes(name.id)?;
+        let is_here =
+            attributes.place.is_some_and(|place| (place.holder, place.generation) == (me, name.generation));
+        Ok(is_here && attributes.bytes == 0)
     }
 
     /// Tells the metadata the length and times of an object of this node, unless it knows them.

@@ -86,6 +86,25 @@ fn files_of_one_node_are_the_same_on_all() {
 }
 
 #[test]
+fn a_new_file_whose_node_died_before_it_made_the_object_is_empty_on_all_nodes() {
+    let mut cluster = Cluster::with(2, &["--namespace-replicas", "2"]);
+    let other = cluster.client(1);
+    write(&cluster.client(0), "/new", b"").unwrap();
+    cluster.kill(0);
+    // What its disk has if it dies when the file's name is made and the object is not.
+    for folder in std::fs::read_dir(cluster.data(0).join("objects")).unwrap() {
+        let files = std::fs::read_dir(folder.unwrap().path()).unwrap();
+        files.for_each(|file| std::fs::remove_file(file.unwrap().path()).unwrap());
+    }
+    assert_eq!(cluster.objects(0), 0);
+    cluster.start(0);
+    eventually("the node is back", || read(&cluster.client(0), "/new") == Ok(Vec::new()));
+    assert_eq!(read(&other, "/new"), Ok(Vec::new()));
+    write(&other, "/new", b"bytes").unwrap();
+    assert_eq!(read(&cluster.client(0), "/new").unwrap(), b"bytes");
+}
+
+#[test]
 fn many_clients_of_all_nodes_create_in_one_directory() {
     let cluster = Cluster::with(3, &["--namespace-replicas", "2"]);
     cluster.client(0).mkdir(None, b"/one", 0o777).unwrap();
