@@ -79,7 +79,12 @@ fn cut(end: u64, size: u64, said_end: u64) -> String {
 fn find(file: &mut File<'_>) -> Parsed<H5md> {
     let groups = file.names_at(&["particles"])?;
     let Some(group) = groups.first() else {
-        let what = "is an HDF5 file, but no H5MD trajectory: it has no particles/GROUP/position/value";
+        let mut what =
+            "is an HDF5 file, but no H5MD trajectory: it has no particles/GROUP/position/value".to_owned();
+        if matches!(file.object(&["coordinates"]), Ok(Some(_))) {
+            what += "; it looks like NetCDF-4 (AMBER: nccopy -k nc6 FILE NEW makes a file that can be read) \
+                     or like mdtraj's HDF5 (mdconvert -o NEW.xtc FILE)";
+        }
         return Err(Stop::Io(Error::new(ErrorKind::InvalidArgument, what)));
     };
     let name = format!("particles/{group}/position/value");

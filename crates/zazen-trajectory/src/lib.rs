@@ -8,6 +8,7 @@
 
 mod bytes;
 mod dcd;
+mod foreign;
 mod gromacs;
 mod h5md;
 mod hdf5;
@@ -18,6 +19,7 @@ mod scan;
 mod sniff;
 mod text;
 
+pub use foreign::foreign;
 pub use h5md::{H5md, find_h5md};
 pub use hdf5::ReadAt;
 pub use index::{Anchors, FileIndex, Grown, INDEX_VERSION, Sample, hide_counters};

@@ -194,10 +194,15 @@ impl Ncdf {
         }
         variables.sort_unstable();
         let places = variables.iter().map(|(at, bytes, _)| (*at, *bytes)).collect();
-        let (begin, record_bytes) = record(places, header.at as u64).map_err(Stop::Bad)?;
+        let (begin, record_bytes) = match (record(places, header.at as u64), records) {
+            (Ok(found), _) => found,
+            // scipy, and so MDAnalysis, states sizes and places only with the first record.
+            (Err(_), Some(0)) => (header.at as u64, 0),
+            (Err(why), _) => return Err(Stop::Bad(why)),
+        };
         let mut built = Writer::new();
         for (at, _, variable) in &variables {
-            built.u64(at - begin);
+            built.u64(at.saturating_sub(begin));
             built.blob(variable);
         }
         let built = frame_checksum(&built.into_bytes());

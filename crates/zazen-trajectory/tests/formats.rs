@@ -9,7 +9,7 @@ use common::{samples, scan};
 use proptest::prelude::*;
 use zazen_core::Validator;
 use zazen_core::trajectory::Format;
-use zazen_trajectory::{Anchors, Scanner, Step, sniff};
+use zazen_trajectory::{Anchors, Scanner, Step, foreign, sniff};
 
 #[test]
 fn frames_of_good_files_are_found() {
@@ -180,6 +180,42 @@ fn formats_are_told_by_their_bytes_not_their_names() {
     assert_eq!(sniff(b"5\n6\n", "x.gro"), Some(Format::Gro));
     assert_eq!(sniff(b"HEADER\nATOM\n", "x.pdb"), None);
     assert_eq!(sniff(b"", "x.xtc"), None);
+}
+
+#[test]
+fn files_of_other_formats_are_told_with_a_way_out() {
+    let mut tng = vec![0; 64];
+    tng.extend_from_slice(b"GENERAL INFO\0");
+    let others: [(&[u8], &[&str]); 8] = [
+        (b"\x1f\x8b\x08\0", &["compressed (gzip)", "gunzip -k FILE"]),
+        (b"BZh91AY", &["compressed (bzip2)", "bunzip2 -k FILE"]),
+        (b"\xfd7zXZ\0\0", &["compressed (xz)"]),
+        (b"\x28\xb5\x2f\xfd\0", &["compressed (zstd)"]),
+        (&tng, &["TNG", "gmx trjconv"]),
+        (b"CRYST1   50.000\n", &["PDB", "several models"]),
+        (b"ATOM      1  CA\n", &["PDB"]),
+        (b"hello\n", &["none of XTC", "named .xyz"]),
+    ];
+    for (head, words) in others {
+        assert_eq!(sniff(head, "x.xyz"), None);
+        let told = foreign(head);
+        assert!(words.iter().all(|word| told.contains(word)), "{told}");
+    }
+}
+
+/// As scipy writes it before the first record: the variables' places are not those that they get.
+#[test]
+fn a_netcdf_file_without_records_is_no_damaged_one() {
+    let sample = common::ncdf(2, 6, 1);
+    let mut bytes = sample.bytes[..sample.frames[0].0 as usize].to_vec();
+    bytes[4..8].fill(0);
+    // The place of the last variable, before the four bytes of the one that is no record.
+    let end = bytes.len() - 4;
+    bytes[end - 8..end].copy_from_slice(&1u64.to_be_bytes());
+    let found = scan(Format::Ncdf, &bytes, 0);
+    assert!(found.frames.is_empty() && found.trouble.is_none(), "{:?}", found.trouble);
+    bytes[4..8].copy_from_slice(&1u32.to_be_bytes());
+    assert!(!scan(Format::Ncdf, &bytes, 0).trouble.unwrap().unfinished);
 }
 
 /// A scanner that has read the header of this file.

@@ -83,6 +83,17 @@ def test_damage_is_an_error_or_a_frame(tmp_path, ending):
             raise AssertionError(f"seed {SEED}") from error
 
 
+def test_headers_of_dcd(tmp_path):
+    _, data = one_frame(tmp_path, "dcd")
+    header, frame = split("dcd", data)
+    expected = decode("dcd", header, frame)
+    # Only 1 says that there is a fourth dimension, as `zazen.open` and MDAnalysis take it.
+    other = header[:52] + struct.pack("<i", 2) + header[56:]
+    assert np.array_equal(decode("dcd", other, frame), expected)
+    with pytest.raises(zazen.CorruptError, match="velocities"):
+        decode("dcd", header.replace(b"CORD", b"VELD", 1), frame)
+
+
 def test_ranges_beyond_64_bits(tmp_path):
     """XTC frames whose three ranges need more than 64 bits together; molly writes them wrongly."""
     from MDAnalysis.lib.formats.libmdaxdr import XTCFile

@@ -329,9 +329,7 @@ fn format_of(file: &dyn SourceFile, name: &str) -> Result<Format> {
     zazen_trajectory::sniff(&head[..read], name).ok_or_else(|| {
         let what = match read {
             0 => "is empty".to_owned(),
-            _ => "is no trajectory: its first bytes are those of none of XTC, TRR, DCD, AMBER NetCDF, H5MD, \
-                  GRO, LAMMPS dump (text) and XYZ"
-                .to_owned(),
+            _ => zazen_trajectory::foreign(&head[..read]),
         };
         let kind = if read == 0 { ErrorKind::NotFound } else { ErrorKind::InvalidArgument };
         Error::new(kind, format!("{what}; frame 0 should begin at byte 0"))

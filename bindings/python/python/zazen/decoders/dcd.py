@@ -40,7 +40,7 @@ class DcdDecoder:
         #: Time from step to step, in the units of AKMA (1/20.45 ps). X-PLOR writes it as a double.
         self.delta = float(np.frombuffer(control, self._order + ("f4" if charmm else "f8"), 1, 40)[0])
         self._has_cell = bool(charmm and numbers[10])
-        self._has_fourth = bool(charmm and numbers[11])
+        self._has_fourth = bool(charmm and numbers[11] == 1)
         self._free = None
         if numbers[8] != 0:
             free, at = self._record(header, at)
@@ -131,7 +131,10 @@ def _markers(header: memoryview) -> tuple[str, np.dtype]:
     for order in "<>":
         for width in ("i4", "i8"):
             marker = np.dtype(order + width)
-            begin = np.array([_CONTROL_BYTES], marker).tobytes() + b"CORD"
-            if bytes(header[: len(begin)]) == begin:
-                return order, marker
+            begin = np.array([_CONTROL_BYTES], marker).tobytes()
+            match bytes(header[: len(begin) + 4]).removeprefix(begin):
+                case b"CORD":
+                    return order, marker
+                case b"VELD":
+                    raise damaged("DCD", "it holds velocities (VELD), no positions")
     raise damaged("DCD", "it does not begin as a DCD file")
