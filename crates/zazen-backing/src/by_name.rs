@@ -4,6 +4,7 @@
 //! Invariant: a folder that cannot be listed is an error. Without its files all later files would
 //! have other numbers.
 
+use crate::names::check_utf8;
 use crate::trajectory::{Stops, check};
 use crate::{Backing, DirectoryNames};
 use glob::{MatchOptions, Pattern};
@@ -114,6 +115,7 @@ pub fn files(
         for name in files.iter().filter(|name| !is_temporary_name(name) && !is_folder(name)) {
             let path = beneath(name);
             if wanted.whole.matches_with(&path, OPTIONS) && path != MANIFEST_NAME {
+                check_utf8(&path)?;
                 bytes += path.len();
                 if bytes > PATHS_BYTES_MAX {
                     return too_large(format!("its paths have more than {PATHS_BYTES_MAX} bytes, the limit"));
@@ -122,6 +124,7 @@ pub fn files(
             }
         }
         let entered = folders.iter().filter(|name| wanted.may_enter(depth, name));
+        entered.clone().try_for_each(|name| check_utf8(&beneath(name)))?;
         open.extend(entered.map(|name| (beneath(name), depth + 1)));
     }
     found.sort_unstable();

@@ -40,7 +40,7 @@
 //! their names, and when that is an error.
 
 use crate::by_name::{self, is_by_name, is_temporary_name};
-use crate::names::bytes_of;
+use crate::names::{bytes_of, check_utf8};
 use crate::trajectory::{self, Finder};
 use crate::{Backing, DirectoryNames};
 use serde::Deserialize;
@@ -131,6 +131,7 @@ fn choose(
     names: &[String],
 ) -> Result<Option<Layout>> {
     if let Some(alone) = survey::lone_trajectory(frame_names(names)) {
+        check_utf8(alone)?;
         return trajectory::layout(finder, backing, directory, &[RelPath::new(alone)?], true).map(Some);
     }
     let chosen = survey::choose(frame_names(names))

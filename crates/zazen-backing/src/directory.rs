@@ -396,6 +396,38 @@ mod tests {
     }
 
     #[test]
+    fn wanted_files_whose_names_are_not_utf8_are_told_and_others_ignored() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let indexes = crate::trajectory::Indexes::in_memory();
+        let check = |names: &[&[u8]], pattern: Option<&str>, told: Option<&str>| {
+            let dir = tempfile::tempdir().unwrap();
+            for name in names {
+                let file = dir.path().join(std::ffi::OsStr::from_bytes(name));
+                std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+                std::fs::write(file, "1").unwrap();
+            }
+            let backing = DirectoryBacking::new(dir.path()).unwrap();
+            let finder = crate::trajectory::Finder { indexes: &indexes, store: "/s", stops: None };
+            match (crate::dataset::describe(finder, &backing, &path(""), pattern), told) {
+                (Ok(found), None) => assert_eq!(found.extent.len(), 2),
+                (Err(error), Some(name)) => {
+                    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+                    let text = error.to_string();
+                    assert!(text.contains(name) && text.contains("not UTF-8"), "{text}");
+                }
+                (found, _) => panic!("{found:?} of {names:?}"),
+            }
+        };
+        check(&[b"a.jpg", b"b.jpg", b"c\xe9.jpg"], Some("*.jpg"), Some("c\u{fffd}.jpg"));
+        check(&[b"a.jpg", b"b.jpg", b"c\xe9.txt", b".\xe9.jpg"], Some("*.jpg"), None);
+        check(&[b"a.jpg", b"b.jpg", b"k\xe9/c.jpg"], Some("**/*.jpg"), Some("k\u{fffd}"));
+        check(&[b"a.jpg", b"b.jpg", b"k\xe9/c.jpg"], Some("*.jpg"), None);
+        check(&[b"f\xe9-1.x", b"f\xe9-2.x"], None, Some("f\u{fffd}-{n}.x"));
+        check(&[b"f-1.x", b"f-2.x", b"\xe9", b"run\xe9-7.log"], None, None);
+        check(&[b"\xe9.xtc", b"top.gro"], None, Some("\u{fffd}.xtc"));
+    }
+
+    #[test]
     fn links_within_are_followed_and_links_out_refused_with_and_without_openat2() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("secret"), "s").unwrap();

@@ -1,7 +1,10 @@
 //! The names in a directory, in memory.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::ops::Deref;
+use zazen_core::survey::NO_UTF8;
+use zazen_core::{Error, ErrorKind, Result};
 
 /// What a name takes in memory beside its bytes.
 const NAME_OVERHEAD_BYTES: u64 = size_of::<String>() as u64;
@@ -23,6 +26,26 @@ impl DirectoryNames {
     /// What the names take in memory.
     pub fn bytes(&self) -> u64 {
         self.names.iter().map(|name| bytes_of(name)).sum()
+    }
+}
+
+/// A file's name as text, with [`NO_UTF8`] where it is none.
+pub(crate) fn text_of(name: &[u8]) -> Cow<'_, str> {
+    match String::from_utf8_lossy(name) {
+        Cow::Owned(lossy) => Cow::Owned(lossy.replace('\u{fffd}', &NO_UTF8.to_string())),
+        text => text,
+    }
+}
+
+/// Refuses the path of a file that is wanted and whose name is not UTF-8: it would be left out
+/// without a word.
+pub(crate) fn check_utf8(path: &str) -> Result<()> {
+    match path.contains(NO_UTF8) {
+        false => Ok(()),
+        true => {
+            let shown = path.replace(NO_UTF8, "\u{fffd}");
+            Err(Error::new(ErrorKind::InvalidArgument, format!("{shown}: its name is not UTF-8; rename it")))
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 //! hold data are opened, and opening never waits for another process.
 
 use crate::look::{now_ns, source_stat};
-use crate::names::bytes_of;
+use crate::names::{bytes_of, text_of};
 use crate::{Rights, SourceStat};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -519,21 +519,20 @@ impl Tree {
             if files_only && entry.file_type() == FileType::Directory {
                 continue;
             }
-            // A name that isn't UTF-8 cannot be spelled in a RelPath, so it is no frame.
-            let Ok(name) = entry.file_name().to_str() else { continue };
+            let name = text_of(entry.file_name().to_bytes());
             // Some file systems do not say of what type their entries are.
             if files_only && entry.file_type() == FileType::Unknown {
                 let fd = entries.fd().map_err(|errno| self.path_error(path, errno))?;
-                let stat = rustix::fs::statat(fd, name, AtFlags::SYMLINK_NOFOLLOW);
+                let stat = rustix::fs::statat(fd, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW);
                 if stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory) {
                     continue;
                 }
             }
-            bytes += bytes_of(name);
+            bytes += bytes_of(&name);
             if bytes > bytes_max {
                 return Ok(None);
             }
-            names.push(name.to_owned());
+            names.push(name.into_owned());
         }
         if !is_empty {
             self.is_populated();

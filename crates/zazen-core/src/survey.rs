@@ -30,6 +30,9 @@ const CONTAINERS: [&str; 15] = [
     "gsd",
     "binpos",
 ];
+/// Stands in a listed name for what is not UTF-8 there. No file's name has it, so that such a name
+/// spells no file, and whoever would need the file says so.
+pub const NO_UTF8: char = '\0';
 /// Patterns that an error lists.
 const LISTED_MAX: usize = 12;
 
@@ -38,7 +41,8 @@ const LISTED_MAX: usize = 12;
 struct Group<'a> {
     prefix: &'a str,
     suffix: &'a str,
-    /// The template's width; `None` if the numbers are beyond the limit.
+    /// The template's width; `None` if there is none: the numbers are beyond the limit, or no
+    /// pattern spells such names.
     width: Option<usize>,
     files: u64,
     example: &'a str,
@@ -57,8 +61,28 @@ impl Group<'_> {
     fn pattern(&self) -> String {
         match self.template() {
             Some(template) => template.to_string(),
-            None => format!("{}{{n}}{}", self.prefix, self.suffix),
+            None => format!("{}{{n}}{}", self.prefix, self.suffix).replace(NO_UTF8, "\u{fffd}"),
         }
+    }
+
+    /// Why these files cannot be the frames: for a group without a template.
+    fn refuse(&self) -> Error {
+        let pattern = self.pattern();
+        let texts = [self.prefix, self.suffix];
+        refuse(if texts.iter().any(|text| text.contains(NO_UTF8)) {
+            format!("the names of {pattern} ({} files) are not UTF-8: rename them", self.files)
+        } else if texts.iter().any(|text| text.contains(['{', '}'])) {
+            format!(
+                "the names of {pattern} ({} files) have braces, which no pattern can: give pattern=\"*\" to \
+                 number the files by their sorted names, or list them (zazen number DIR)",
+                self.files
+            )
+        } else {
+            format!(
+                "the numbers of {pattern} are beyond the limit of 2^40 ({FRAME_NO_MAX}): give pattern=\"*\" to \
+                 number the files by their sorted names, or list them (zazen number DIR)"
+            )
+        })
     }
 }
 
@@ -80,6 +104,7 @@ pub fn choose<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Option<Nam
     let alone = chosen.as_ref().is_none_or(|group| group.files == 1);
     let frames = || chosen.as_ref().map(|group| group.example).into_iter().chain(names.iter().copied());
     if alone && let Some(container) = frames().find(|name| is_container(name)) {
+        let container = container.replace(NO_UTF8, "\u{fffd}");
         return Err(refuse(format!(
             "{container} looks like a trajectory file, which holds many frames, and no other files are \
              numbered alike: open it by its own path, name it in zazen.toml (trajectories = [..], or \
@@ -87,11 +112,7 @@ pub fn choose<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Option<Nam
         )));
     }
     match chosen {
-        Some(group) if group.width.is_none() => Err(refuse(format!(
-            "the numbers of {} are beyond the limit of 2^40 ({FRAME_NO_MAX}): give pattern=\"*\" to \
-             number the files by their sorted names, or list them (zazen number DIR)",
-            group.pattern()
-        ))),
+        Some(group) if group.width.is_none() => Err(group.refuse()),
         Some(group) => Ok(group.template()),
         None => Ok(None),
     }
@@ -165,7 +186,12 @@ fn split_by_width<'a>(
     let mut left = all.to_vec();
     let mut width = widths.best().0;
     while !left.is_empty() {
-        let Ok(template) = NameTemplate::new(prefix, width, suffix) else { return };
+        let Ok(template) = NameTemplate::new(prefix, width, suffix) else {
+            // No pattern spells these names. They are told, not left out.
+            let example = left.first().copied().unwrap_or_default();
+            into.push(Group { prefix, suffix, width: None, files: left.len() as u64, example });
+            return;
+        };
         let (ours, others): (Vec<&str>, Vec<&str>) =
             left.iter().partition(|name| template.number(name).is_some());
         let Some(example) = ours.first() else { return };
@@ -271,6 +297,21 @@ mod tests {
         let stamps = ["f-1699999999999.x".to_owned(), "f-1700000000000.x".to_owned()];
         check(&[&stamps], &[], Err(&["2^40"]));
         check(&[&many("f{n}.x", 5), &stamps], &[], Err(&["f-{n}.x (2 files)", "f{n}.x (5 files)"]));
+    }
+
+    #[test]
+    fn names_that_no_pattern_spells_are_not_left_out() {
+        let braces = ["a{n}1.x".to_owned(), "a{n}2.x".to_owned()];
+        check(&[&braces], &["README"], Err(&["a{n}{n}.x (2 files)", "pattern=\"*\""]));
+        let no_utf8 = ["f\0-1.x".to_owned(), "f\0-2.x".to_owned()];
+        check(&[&no_utf8], &[], Err(&["f\u{fffd}-{n}.x (2 files)", "not UTF-8", "rename"]));
+        check(
+            &[&many("f-{n}.x", 5), &no_utf8],
+            &[],
+            Err(&["f-{n}.x (5 files)", "f\u{fffd}-{n}.x (2 files)"]),
+        );
+        // A single file is as any other beside a series.
+        check(&[&many("f-{n}.x", 5)], &["f\0-7.x", "\0.txt"], Ok(Some("f-{n}.x")));
     }
 
     #[test]

@@ -6,6 +6,7 @@ import itertools
 import os
 import pickle
 import random
+from pathlib import Path
 
 import pytest
 import zazen
@@ -299,6 +300,13 @@ def test_bad_arguments(node, backing, files):
             BlockReader(next(iter(files)), wrong, options={"socket": str(node.socket)})
     with pytest.raises(zazen.InvalidArgumentError, match="names no file"):
         zazen.open(backing, pattern="{n*4096}", socket=str(node.socket))
+
+
+def test_a_name_that_is_not_utf8_is_told(backing):
+    path = os.fsdecode(os.fsencode(backing) + b"/caf\xe9.bin")
+    Path(path).write_bytes(b"x")
+    with pytest.raises(zazen.InvalidArgumentError, match=r"caf\?\.bin: its name is not UTF-8"):
+        fsspec.filesystem("zazen", direct=True).cat_file(path)
 
 
 def test_files_whose_numbers_overlap(backing, settle, node):

@@ -29,6 +29,14 @@ _FARTHEST_FIRST = ("direct", "backing", "alien", "native")
 _TICK = 2_000_000_000
 
 
+def _check_utf8(path: str, name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        shown = path.encode(errors="replace").decode()
+        raise zazen.InvalidArgumentError(f"{shown}: its name is not UTF-8; rename it") from None
+
+
 def _itself(path: str) -> str:
     """The file at `path` or, where that is a link that leads out of its folder, the file that it
     leads to, as the link spells it. Names are looked up beneath the folder only."""
@@ -67,6 +75,7 @@ class BlockReader:
         #: In nanoseconds since 1970.
         self._opened = time.time_ns()
         folder, name = os.path.split(_itself(path))
+        _check_utf8(path, name)
         pattern = f"{name}{{n*{block_bytes}}}"
         self._dataset = zazen.open(folder or "/", pattern=pattern, **self._options)
         version = self._dataset.version
