@@ -21,7 +21,7 @@ use holders::Holders;
 use payload::Payload;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use zazen_backing::trajectory::Finder;
 use zazen_backing::{DirectoryBacking, by_name, dataset};
@@ -219,7 +219,7 @@ impl Pusher {
         for shared in &self.groups {
             let mut state = shared.lock();
             while !state.entries.is_empty() {
-                state = shared.settled.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = shared.wait_settled(state);
             }
         }
     }
@@ -325,6 +325,7 @@ fn group(options: &PusherOptions, key: &ClusterKey, seed: u64, copy: usize) -> S
             problems: VecDeque::new(),
             couriers: 0,
             idle: 0,
+            waits: false,
             stop: false,
         }),
         work: Condvar::new(),
@@ -358,7 +359,7 @@ impl Shared {
         let mut state = self.lock();
         if self.on_slow == OnSlow::Block {
             while state.entries.contains_key(&number) {
-                state = self.settled.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.wait_settled(state);
             }
         } else if let Some(entry) = state.entries.get_mut(&number) {
             let replaced = entry.newer.replace(payload.clone());
@@ -371,7 +372,7 @@ impl Shared {
         }
         self.submit(&mut state, number, payload.clone());
         while state.entries.get(&number).is_some_and(|entry| !entry.accepted) {
-            state = self.settled.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.wait_settled(state);
         }
     }
 }

@@ -242,6 +242,32 @@ fn a_newer_version_follows_the_one_in_flight() {
     }
 }
 
+#[test]
+fn all_threads_that_wait_for_room_get_it() {
+    const THREADS: u64 = 6;
+    const EACH: u64 = 40;
+    let cluster = cluster(vec![Script::default()]);
+    let options = PusherOptions { window_frames: 1, ..cluster.options() };
+    let pusher = Arc::new(Pusher::new(&cluster.root, Some(common::PATTERN), options).unwrap());
+    let (ended, ends) = std::sync::mpsc::channel();
+    for thread in 0..THREADS {
+        let (pusher, ended) = (pusher.clone(), ended.clone());
+        std::thread::spawn(move || {
+            for number in thread * EACH..(thread + 1) * EACH {
+                pusher.push(frame(number), content(number, 100), FrameSource::default()).unwrap();
+            }
+            drop(pusher);
+            ended.send(()).unwrap();
+        });
+    }
+    for thread in 0..THREADS {
+        let ended = ends.recv_timeout(Duration::from_secs(60));
+        assert!(ended.is_ok(), "{} threads wait for ever", THREADS - thread);
+    }
+    let counters = Arc::into_inner(pusher).unwrap().finish().unwrap();
+    assert_eq!(counters.pushed, THREADS * EACH, "{counters:?}");
+}
+
 /// Runs a watch beside `body` until all of `frames` have been submitted, and what else was told.
 fn watching(
     cluster: &Cluster,

@@ -52,6 +52,8 @@ pub(super) struct State {
     pub(super) problems: VecDeque<String>,
     pub(super) couriers: usize,
     pub(super) idle: usize,
+    /// A thread waits for `settled`, and has not been woken yet.
+    pub(super) waits: bool,
     pub(super) stop: bool,
 }
 
@@ -74,6 +76,19 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until some frame was accepted or got its fate. It may return earlier.
+    pub(super) fn wait_settled<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.waits = true;
+        self.settled.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes those who wait for `settled`: a system call, so only once for all frames of a batch.
+    fn wake_settled(&self, state: &mut State) {
+        if std::mem::take(&mut state.waits) {
+            self.settled.notify_all();
+        }
     }
 
     fn now_ns(&self) -> u64 {
@@ -112,12 +127,12 @@ impl Shared {
                     if let Some(entry) = state.entries.get_mut(&frame) {
                         entry.accepted = true;
                     }
-                    self.settled.notify_all();
+                    self.wake_settled(state);
                 }
                 Action::Done { frame, .. } => {
                     let newer = state.entries.remove(&frame).and_then(|entry| entry.newer);
                     resubmit.extend(newer.map(|newer| (frame, newer)));
-                    self.settled.notify_all();
+                    self.wake_settled(state);
                 }
             }
         }
@@ -130,7 +145,10 @@ impl Shared {
     /// Makes sure that a courier takes what was queued.
     fn call_courier(self: &Arc<Shared>, state: &mut State) {
         if state.idle >= state.queue.len() || state.couriers >= self.couriers_max {
-            self.work.notify_one();
+            // A courier that is not idle looks at the queue before it rests.
+            if state.idle > 0 {
+                self.work.notify_one();
+            }
             return;
         }
         let shared = self.clone();
