@@ -73,14 +73,14 @@ impl Group<'_> {
             format!("the names of {pattern} ({} files) are not UTF-8: rename them", self.files)
         } else if texts.iter().any(|text| text.contains(['{', '}'])) {
             format!(
-                "the names of {pattern} ({} files) have braces, which no pattern can: give pattern=\"*\" to \
-                 number the files by their sorted names, or list them (zazen number DIR)",
+                "the names of {pattern} ({} files) have braces, which no pattern can: give pattern=\"*\" \
+                 to number the files by their sorted names, or list them (zazen number DIR)",
                 self.files
             )
         } else {
             format!(
-                "the numbers of {pattern} are beyond the limit of 2^40 ({FRAME_NO_MAX}): give pattern=\"*\" to \
-                 number the files by their sorted names, or list them (zazen number DIR)"
+                "the numbers of {pattern} are beyond the limit of 2^40 ({FRAME_NO_MAX}): give pattern=\"*\" \
+                 to number the files by their sorted names, or list them (zazen number DIR)"
             )
         })
     }

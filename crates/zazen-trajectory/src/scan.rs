@@ -217,8 +217,8 @@ impl Scanner {
                 Err(self.unfinished(format!("the file ends at byte {size}, within the frame")))
             }
             Ok(Taken::Bytes(0)) if at_end => Err(self.unfinished(format!(
-                "the file ends at byte {size}, within the frame: its last line has no end (echo >> FILE ends it, if \
-                 the file is whole)"
+                "the file ends at byte {size}, within the frame: its last line has no end (if the file is \
+                 whole: echo >> FILE)"
             ))),
             Ok(Taken::Bytes(0)) => Ok(Step::More((bytes.len() * 2).max(4096))),
             Ok(Taken::Bytes(taken)) => {
