@@ -141,6 +141,7 @@ BANS = [
             "crates/zazen-locate/src/hdfs/replica.rs": "HDFS's files of checksums",
             "crates/zazen-seccomp/src/": "registers and memory of a traced program",
             "crates/zazen-cli/src/commands/bench/sample.rs": "makes bytes to measure with",
+            "crates/zazen-cli/src/commands/run/shared_read": "messages of stubs (formats/plugin-wire.md)",
             "crates/zazen-mount/src/contract/fsx.rs": "makes bytes to write",
             "crates/zazen-mount/src/forwarded/entries.rs": "the kernel's directory entries",
             "crates/zazen-mount/src/forwarded/far.rs": "random bytes as a number",

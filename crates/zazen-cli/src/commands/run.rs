@@ -3,6 +3,8 @@
 
 mod bridge;
 mod elf;
+mod shared_read;
+mod together;
 
 use clap::Args;
 use std::ffi::{CStr, OsStr, OsString};
@@ -14,7 +16,7 @@ use std::time::Duration;
 use zazen_call::{ClusterKey, Connection, Identity};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_env::installed;
-use zazen_forward_api::paths::PREFIXES_MAX;
+use zazen_forward_api::paths::{self, PREFIXES_MAX};
 use zazen_forward_api::structures::PLUGIN_ID;
 use zazen_forward_api::variables::{self, FORWARD_BYTES_MAX};
 use zazen_wire::Message;
@@ -29,6 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
   zazen run --forward /data -- ls -l /data               # /data as this machine's daemon has it
   zazen run --forward /far=/srv/data -- tar cf /far/x.tar . # /far here is /srv/data there
   zazen run --forward /data --node n7:7345 --key key -- python3 a.py
+  zazen run --forward /apps --shared-read /apps --node n7:7345 --key key -- mpiexec -n 64 python3 a.py
   zazen run --forward /data --relay -- sqlite3 /data/db  # each call goes to the daemon
   zazen run --forward /data --sockets -- ./receive       # internet sockets are the far side's, too
   zazen run --forward /data --seccomp -- ./static /data/a # statically linked, or Go
@@ -45,6 +48,11 @@ pub(crate) struct Run {
     /// The cluster key's file, for --node [default: $ZAZEN_KEY]
     #[arg(long, value_name = "FILE", env = "ZAZEN_KEY", hide_env = true)]
     key: Option<PathBuf>,
+    /// What programs look up, open and read below this forwarded folder reaches the node once, and
+    /// all of them share it: for software and inputs that nobody changes meanwhile; may be given
+    /// several times
+    #[arg(long = "shared-read", value_name = "PREFIX", requires = "node")]
+    shared_read: Vec<OsString>,
     /// The daemon behind this socket [default: this machine's]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -126,14 +134,16 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
             format!("--node {node} needs the cluster key: --key FILE, or $ZAZEN_KEY"),
         )
     })?;
-    let key = ClusterKey::from_file(key)?;
+    let key_file = key;
+    let key = ClusterKey::from_file(key_file)?;
     let mut connection = Connection::tcp(node, &key, &Identity::of_this_process(), PATIENCE)?;
     ask_for_plugin(&mut connection, &forward)?;
     drop(connection);
+    let shared = shared_folders(&arguments.shared_read, forward.as_bytes())?;
     let code = zazen_seccomp::front::run_beside(command, |command| {
-        let bridge = bridge::Bridge::start(node, key)?;
-        command.env(name(variables::SOCKET), bridge.socket());
-        Ok(bridge)
+        let go_between = together::start(node, key, key_file, shared)?;
+        command.env(name(variables::SOCKET), go_between.socket());
+        Ok(go_between)
     })?;
     std::process::exit(code)
 }
@@ -231,6 +241,32 @@ fn refuse(given: &OsStr, why: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::InvalidArgument, format!("--forward {shown}: {why}"))
 }
 
+/// What the folders of --shared-read are called at the far side.
+fn shared_folders(given: &[OsString], forward: &[u8]) -> Result<Vec<Vec<u8>>> {
+    let far = |given: &OsString| {
+        let wrong = |why: String| {
+            let shown = given.to_string_lossy();
+            Error::new(ErrorKind::InvalidArgument, format!("--shared-read {shown}: {why}"))
+        };
+        let path = std::path::absolute(given).map_err(|error| wrong(error.to_string()))?;
+        if path.components().any(|part| part == Component::ParentDir) {
+            return Err(wrong("what .. means depends on links; give the path without it".into()));
+        }
+        let path: PathBuf = path.components().collect();
+        let path = path.as_os_str().as_bytes();
+        let found = paths::prefixes(forward).find_map(|prefix| {
+            let rest = paths::below(path, prefix.local)?;
+            Some(if prefix.far == b"/" && !rest.is_empty() {
+                rest.to_vec()
+            } else {
+                [prefix.far, rest].concat()
+            })
+        });
+        found.ok_or_else(|| wrong("it is below no folder of --forward".into()))
+    };
+    given.iter().map(far).collect()
+}
+
 /// An absolute path without `.`, `..`, doubled or trailing slashes.
 fn plain(given: &OsStr, path: &[u8], here: bool) -> Result<Vec<u8>> {
     let path = Path::new(OsStr::from_bytes(path));
@@ -313,6 +349,20 @@ mod tests {
         assert!(said[0].contains("/a, /c/d") && said[0].contains("--export /c"), "{said:?}");
         assert!(not_exported(b"/x=/a/b", b"/\0").is_empty());
         assert!(not_exported(b"/x", b"")[0].contains("exports nothing"));
+    }
+
+    #[test]
+    fn shared_folders_have_the_far_sides_names() {
+        let shared = |given: &str, forward: &str| {
+            let found = shared_folders(&[given.into()], forward.as_bytes()).ok()?;
+            String::from_utf8(found.concat()).ok()
+        };
+        assert_eq!(shared("/a/b/", "/x=/y:/a=/far").as_deref(), Some("/far/b"));
+        assert_eq!(shared("/a", "/a").as_deref(), Some("/a"));
+        assert_eq!(shared("/a/b", "/a=/").as_deref(), Some("/b"));
+        assert_eq!(shared("/a", "/a=/").as_deref(), Some("/"));
+        assert_eq!(shared("/ab", "/a=/far"), None);
+        assert_eq!(shared("/a/../b", "/a=/far"), None);
     }
 
     #[test]

@@ -5,13 +5,13 @@
 //! program started and that became other users. The far side is told who calls, as the kernel says
 //! it. A caller's connection ends with the caller.
 
+use super::shared_read::{CONNECT_WITHIN, SharedRead};
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zazen_call::{
     Call, Caller, ClusterKey, Connection, Identity, Reply, Server, ServerLimits, Service, UnixListening,
 };
@@ -20,31 +20,45 @@ use zazen_wire::Message;
 use zazen_wire::plugins::{self, AnswerHead, OpenPlugin, plugins_fn};
 use zazen_wire::service;
 
-const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-
 /// A running go-between; it ends when dropped.
 pub(crate) struct Bridge {
     folder: PathBuf,
+    passing: Arc<Passing>,
     _server: Server,
 }
 
 impl Bridge {
     /// Starts listening for the programs of this user.
-    pub(crate) fn start(node: &str, key: ClusterKey) -> Result<Bridge> {
+    /// `shared`: folders of the far side whose files they share.
+    pub(crate) fn start(node: &str, key: ClusterKey, shared: Vec<Vec<u8>>) -> Result<Bridge> {
         let folder = make_folder()?;
-        let passing = Passing { node: node.to_owned(), key, connections: Mutex::default() };
-        let server = Server::new(vec![Arc::new(passing)], None, ServerLimits::default());
-        let bridge = Bridge { folder, _server: server };
+        let shared = (!shared.is_empty()).then(|| SharedRead::new(shared, node, &key));
+        let guests = Arc::new(Guests::default());
+        let passing = Passing {
+            node: node.to_owned(),
+            key,
+            connections: Mutex::default(),
+            shared,
+            guests: guests.clone(),
+        };
+        let passing = Arc::new(passing);
+        let server = Server::new(vec![passing.clone()], None, ServerLimits::default());
+        let bridge = Bridge { folder, passing, _server: server };
         let listening = UnixListening::new(&bridge.socket())?;
         let socket = listening.as_fd().try_clone_to_owned();
         let socket = socket.map_err(|error| Error::io("the go-between's socket", error))?;
-        bridge._server.listen_given(socket, may_connect)?;
+        bridge._server.listen_given(socket, move |caller, process| may_connect(caller, process, &guests))?;
         Ok(bridge)
     }
 
     /// Where it listens.
     pub(crate) fn socket(&self) -> PathBuf {
         self.folder.join("socket")
+    }
+
+    /// Whether programs or guests are connected still.
+    pub(crate) fn has_callers(&self) -> bool {
+        !self.passing.connections().is_empty()
     }
 }
 
@@ -98,23 +112,32 @@ fn remove(folder: &Path) {
     let _ = std::fs::remove_dir_all(folder);
 }
 
+/// The processes whose programs this go-between serves beside its own, by connection.
+type Guests = Mutex<HashMap<u64, u32>>;
+
 /// Whether a process may use this go-between: one of this user's, or where this user is root, one
-/// that the program started and that became another user.
+/// that the program or a guest's started and that became another user.
 ///
 /// A number may be another process's by now. Its user is looked at, too: who gets in by a number
 /// that is used again is the user who is served already.
-fn may_connect(caller: &Credentials, process: u32) -> bool {
+fn may_connect(caller: &Credentials, process: u32, guests: &Guests) -> bool {
     let own = rustix::process::geteuid();
-    caller.uid == own.as_raw() || (own.is_root() && descends_from_here(process, caller.uid))
+    caller.uid == own.as_raw()
+        || (own.is_root() && {
+            let guests = guests.lock().unwrap_or_else(PoisonError::into_inner);
+            let served: Vec<u32> = guests.values().copied().chain([std::process::id()]).collect();
+            drop(guests);
+            descends_from(&served, process, caller.uid)
+        })
 }
 
-/// Whether a process, one of `uid`'s, was started by this one, at any remove. Orphans of the
-/// program are this process's children.
-fn descends_from_here(process: u32, uid: u32) -> bool {
+/// Whether a process, one of `uid`'s, was started by one of `served`, at any remove. Orphans of
+/// their programs are these processes' children.
+fn descends_from(served: &[u32], process: u32, uid: u32) -> bool {
     let Some(caller) = Process::of(process).filter(|caller| caller.has_user(uid)) else { return false };
     let Some(mut line) = caller.line() else { return false };
     for _ in 0..GENERATIONS_MAX {
-        if line.parent == std::process::id() {
+        if served.contains(&line.parent) {
             return true;
         }
         let parent = Process::of(line.parent).and_then(|parent| parent.line());
@@ -173,11 +196,17 @@ struct Passing {
     key: ClusterKey,
     /// By the caller's number.
     connections: Mutex<HashMap<u64, Arc<Mutex<Connection>>>>,
+    shared: Option<SharedRead>,
+    guests: Arc<Guests>,
 }
 
 impl Passing {
+    fn connections(&self) -> MutexGuard<'_, HashMap<u64, Arc<Mutex<Connection>>>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn connection(&self, caller: &Caller) -> Result<Arc<Mutex<Connection>>> {
-        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut connections = self.connections();
         if let Some(connection) = connections.get(&caller.connection) {
             return Ok(connection.clone());
         }
@@ -198,6 +227,28 @@ fn told(payload: &[u8]) -> Option<u64> {
     if only { plugins::sizes(sizes).next() } else { None }
 }
 
+/// Makes a call of a caller's at the far side.
+fn pass_on(
+    connection: &mut Connection,
+    function: u16,
+    payload: &[u8],
+    bulk: &[u8],
+    room: usize,
+) -> Result<Reply> {
+    let mut output = vec![0; room];
+    let answer = connection.exchange(
+        service::PLUGINS,
+        function,
+        payload,
+        &[IoSlice::new(bulk)],
+        &mut [IoSliceMut::new(&mut output)],
+    )?;
+    let told = if function == plugins_fn::CALL { told(&answer.payload) } else { None };
+    let come = told.unwrap_or(u64::MAX).min(answer.bulk_bytes);
+    output.truncate(usize::try_from(come).unwrap_or(usize::MAX));
+    Ok(Reply { payload: answer.payload, fds: answer.fds, bulk: output, ended: None })
+}
+
 impl Service for Passing {
     fn id(&self) -> u16 {
         service::PLUGINS
@@ -208,35 +259,46 @@ impl Service for Passing {
         let mut bulk = Vec::new();
         let read = call.bulk.read_to_end(&mut bulk);
         read.map_err(|error| Error::io("read a call's bulk bytes", error))?;
-        let payload = if call.function == plugins_fn::OPEN {
-            // The plug-in's own socket, if it has one, is over there.
-            OpenPlugin { stay: true, ..OpenPlugin::decode(call.payload)? }.encode()
-        } else {
-            call.payload.to_vec()
+        let room = usize::try_from(call.output.room().unwrap_or(0)).map_err(|_| {
+            let text = "the far side's answer finds no room in memory; read less at once";
+            Error::new(ErrorKind::TooLarge, text)
+        })?;
+        let pass = |function: u16, payload: &[u8], bulk: &[u8], room: usize| {
+            let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+            pass_on(&mut connection, function, payload, bulk, room)
         };
-        let room = usize::try_from(call.output.room().unwrap_or(0));
-        let mut output = vec![
-            0;
-            room.map_err(|_| Error::new(
-                ErrorKind::TooLarge,
-                "the far side's answer finds no room in memory; read less at once"
-            ))?
-        ];
-        let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
-        let answer = connection.exchange(
-            service::PLUGINS,
-            call.function,
-            &payload,
-            &[IoSlice::new(&bulk)],
-            &mut [IoSliceMut::new(&mut output)],
-        )?;
-        let told = if call.function == plugins_fn::CALL { told(&answer.payload) } else { None };
-        let come = told.unwrap_or(u64::MAX).min(answer.bulk_bytes);
-        output.truncate(usize::try_from(come).unwrap_or(usize::MAX));
-        Ok(Reply { payload: answer.payload, fds: answer.fds, bulk: output, ended: None })
+        match (&self.shared, call.function) {
+            (shared, plugins_fn::OPEN) => {
+                // The plug-in's own socket, if it has one, is over there.
+                let message = OpenPlugin { stay: true, ..OpenPlugin::decode(call.payload)? }.encode();
+                let reply = pass(call.function, &message, &bulk, room)?;
+                if let Some(shared) = shared {
+                    shared.opened(caller, &message);
+                }
+                Ok(reply)
+            }
+            (Some(_), plugins_fn::PING) => {
+                // A program does not ask so: another `zazen run` does, for its program.
+                if caller.credentials.uid == rustix::process::geteuid().as_raw() {
+                    let mut guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner);
+                    guests.insert(caller.connection, caller.pid);
+                }
+                pass(call.function, call.payload, &bulk, room)
+            }
+            (Some(shared), plugins_fn::CALL) => {
+                shared.answer(caller, call.payload.to_vec(), &bulk, room, &|payload, bulk, room| {
+                    pass(plugins_fn::CALL, payload, bulk, room)
+                })
+            }
+            _ => pass(call.function, call.payload, &bulk, room),
+        }
     }
 
     fn detach(&self, caller: &Caller) {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner).remove(&caller.connection);
+        self.guests.lock().unwrap_or_else(PoisonError::into_inner).remove(&caller.connection);
+        if let Some(shared) = &self.shared {
+            shared.detach(caller);
+        }
+        self.connections().remove(&caller.connection);
     }
 }
