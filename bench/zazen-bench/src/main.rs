@@ -11,6 +11,7 @@ mod push;
 mod random;
 mod reads;
 mod rig;
+mod slowdown;
 mod small;
 mod warm;
 
@@ -95,7 +96,7 @@ fn run(arguments: &Arguments) -> Result<Vec<Row>> {
         keep(push::throughput(&folder, repeats)?);
     }
     if wanted(Group::Slowdown) {
-        keep(push::slowdown(&folder, repeats)?);
+        keep(slowdown::slowdown(&folder, repeats)?);
     }
     if wanted(Group::Holdings) {
         keep(holdings::holdings(&folder, repeats)?);

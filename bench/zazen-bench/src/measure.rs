@@ -72,6 +72,54 @@ impl std::fmt::Display for Interval {
     }
 }
 
+/// The median of some values that were taken one by one, and where the true median lies with at
+/// least 95 % confidence (order statistics: no distribution is assumed, and no outlier widens it).
+pub(crate) struct MedianInterval {
+    pub(crate) low: f64,
+    median: f64,
+    pub(crate) high: f64,
+    count: usize,
+}
+
+impl MedianInterval {
+    /// Infinite ends for fewer than 6 values, which cannot give this confidence.
+    pub(crate) fn of(values: &[f64]) -> MedianInterval {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let count = sorted.len();
+        // So many of the smallest, and of the largest, lie outside.
+        let outside = ranks_outside(count);
+        let (low, high) = match outside {
+            0 => (f64::NEG_INFINITY, f64::INFINITY),
+            _ => (sorted[outside - 1], sorted[count - outside]),
+        };
+        MedianInterval { low, median: Spread::of(values).median, high, count }
+    }
+}
+
+impl std::fmt::Display for MedianInterval {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let MedianInterval { low, median, high, count } = self;
+        write!(f, "median of {count} {median:.1} (95 %: {low:.1} … {high:.1})")
+    }
+}
+
+/// The largest rank r for which the true median of `count` values lies between the r-th smallest
+/// and the r-th largest with at least 95 % confidence; 0 if there is none. `count` is at most 1,000.
+fn ranks_outside(count: usize) -> usize {
+    // Each value is below the true median with probability 1/2: the number below is binomial.
+    let (mut term, mut below, mut rank) = (0.5f64.powi(count as i32), 0.0, 0);
+    while rank < count / 2 {
+        below += term;
+        if below > 0.025 {
+            break;
+        }
+        term *= (count - rank) as f64 / (rank + 1) as f64;
+        rank += 1;
+    }
+    rank
+}
+
 /// The 97.5 % point of Student's t for the mean of `count` values, at most 1 % too large.
 fn student(count: usize) -> f64 {
     const FEW: [f64; 10] = [f64::NAN, 12.71, 4.31, 3.19, 2.78, 2.58, 2.45, 2.37, 2.31, 2.27];
@@ -131,4 +179,30 @@ pub(crate) fn print(row: &Row) {
     let Spread { min, median, max, .. } = row.value;
     let spread = format!("{min:.3} … {max:.3}");
     println!("{:<44} {median:>9.3} {spread:>19} {:>7}  {:<10} {}", row.name, row.unit, row.goal, row.note);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// From tables of the sign test: ranks of a 95 % interval of the median.
+    #[test]
+    fn ranks_of_a_medians_interval_are_those_of_the_tables() {
+        for (count, rank) in
+            [(0, 0), (1, 0), (5, 0), (6, 1), (8, 1), (9, 2), (10, 2), (20, 6), (36, 12), (80, 31), (100, 40)]
+        {
+            assert_eq!(ranks_outside(count), rank, "{count}");
+        }
+    }
+
+    #[test]
+    fn an_outlier_moves_the_mean_and_not_the_medians_interval() {
+        let mut values: Vec<f64> = (1..=20).map(f64::from).collect();
+        let calm = MedianInterval::of(&values);
+        assert_eq!((calm.low, calm.median, calm.high), (6.0, 10.5, 15.0));
+        values[19] = 1e6;
+        let wild = MedianInterval::of(&values);
+        assert_eq!((wild.low, wild.high), (calm.low, calm.high));
+        assert_eq!(MedianInterval::of(&values[..5]).high, f64::INFINITY);
+    }
 }

@@ -1,19 +1,16 @@
-//! Pushing against writing the same files locally; a writer that is pushed from against the same
-//! writer alone.
+//! Pushing against writing the same files locally.
 
 use crate::cost::{Cost, Meter};
-use crate::measure::{Interval, Row, Spread, interleave, rate, seconds, speed_ratios};
+use crate::measure::{Row, interleave, rate, seconds, speed_ratios};
 use crate::rig::{Daemon, Folder, noise};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Duration;
 use zazen_client::{FrameSource, NodeList, Pusher, PusherOptions};
 use zazen_core::{Error, ErrorKind, FrameNo, Result};
 use zazen_push::OnSlow;
-use zazen_testbed::beside_this_program;
 use zazen_wire::checksum::frame_checksum;
 
 fn options(daemon: &Daemon) -> Result<PusherOptions> {
@@ -168,7 +165,7 @@ fn send_all(target: &Path, block: &[u8], count: u64) -> Result<()> {
     })
 }
 
-fn remove(folder: &Path) -> Result<()> {
+pub(crate) fn remove(folder: &Path) -> Result<()> {
     std::fs::remove_dir_all(folder).map_err(|error| Error::io(format!("remove {}", folder.display()), error))
 }
 
@@ -198,110 +195,4 @@ fn write_all(target: &Path, block: &[u8], count: u64) -> Result<()> {
             .map_err(|error| Error::io(format!("write {}", path.display()), error))?;
     }
     Ok(())
-}
-
-/// Pairs of a writer that is pushed from and one alone, for each repeat.
-const PAIRS_A_REPEAT: usize = 4;
-
-/// A writer that computes for some milliseconds, writes a frame, and so on; alone, and with
-/// `zazen push --watch` on its folder.
-pub(crate) fn slowdown(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
-    const FRAMES: u64 = 400;
-    const COMPUTE: Duration = Duration::from_millis(5);
-    let place = folder.fresh("slowdown")?;
-    let backing = place.join("backing");
-    std::fs::create_dir_all(&backing).map_err(|error| Error::io("make the backing folder", error))?;
-    let daemon = Daemon::start(&place, &backing)?;
-    let block = noise(430_000);
-    let fresh = |name: String| -> Result<PathBuf> {
-        let path = backing.join(name);
-        std::fs::create_dir_all(&path).map_err(|error| Error::io("make the dataset", error))?;
-        Ok(path)
-    };
-    let (mut turn, mut other) = (0, 0);
-    let pushed = || {
-        turn += 1;
-        let dataset = fresh(format!("pushed{turn}"))?;
-        let mut watcher = Command::new(beside_this_program("zazen")?)
-            .args([
-                "push",
-                "--pattern",
-                "frame-{n:07}.bin",
-                "--until",
-                "END",
-                "--nodes",
-                &daemon.listen,
-                "--watch",
-            ])
-            .arg(&dataset)
-            .arg("--key")
-            .arg(&daemon.key)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(|error| Error::io("start zazen push", error))?;
-        std::thread::sleep(Duration::from_millis(300)); // the watch is set up
-        rustix::fs::sync(); // what earlier turns wrote is not written to the disk in this one
-        let time = seconds(|| simulate(&dataset, &block, FRAMES, COMPUTE));
-        std::fs::write(dataset.join("END"), "").map_err(|error| Error::io("write END", error))?;
-        let status = watcher.wait().map_err(|error| Error::io("wait for zazen push", error))?;
-        if !status.success() {
-            return Err(Error::new(ErrorKind::Io, format!("zazen push ended with {status}")));
-        }
-        remove(&dataset)?;
-        time
-    };
-    let alone = || {
-        other += 1;
-        let dataset = fresh(format!("alone{other}"))?;
-        std::thread::sleep(Duration::from_millis(300)); // as the other side
-        rustix::fs::sync();
-        let time = seconds(|| simulate(&dataset, &block, FRAMES, COMPUTE));
-        remove(&dataset)?;
-        time
-    };
-    // One pair tells little: other work of the machine changes each side by some percent.
-    let (with, without) = interleave(repeats * PAIRS_A_REPEAT, pushed, alone)?;
-    let percent: Vec<f64> =
-        with.iter().zip(&without).map(|(with, without)| (with / without - 1.0) * 100.0).collect();
-    let note = format!(
-        "{FRAMES} frames of 430 KB, {} ms of computing each, {}: {:.2} s pushed from, {:.2} s alone",
-        COMPUTE.as_millis(),
-        Interval::of(&percent),
-        Spread::of(&with).median,
-        Spread::of(&without).median
-    );
-    let name = "slow-down of a writer that is pushed from".to_owned();
-    Ok(vec![Row { name, value: Spread::of(&percent), unit: "%", goal: "<= 5", note }])
-}
-
-fn simulate(dataset: &Path, block: &[u8], frames: u64, compute: Duration) -> Result<()> {
-    let mut bytes = block.to_vec();
-    for number in 0..frames {
-        // A fixed amount of work, not of time, so another program on the core makes it longer.
-        turns(work_for(compute));
-        bytes[..8].copy_from_slice(&number.to_le_bytes());
-        let path = dataset.join(format!("frame-{number:07}.bin"));
-        std::fs::write(&path, &bytes)
-            .map_err(|error| Error::io(format!("write {}", path.display()), error))?;
-    }
-    Ok(())
-}
-
-/// Loop turns that take about `time` on this machine, measured once.
-fn work_for(time: Duration) -> u64 {
-    static PER_MS: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
-    let per_ms = PER_MS.get_or_init(|| {
-        const TURNS: u64 = 20_000_000;
-        let begin = Instant::now();
-        turns(TURNS);
-        TURNS * 1_000_000 / begin.elapsed().as_nanos().max(1) as u64
-    });
-    per_ms * time.as_millis() as u64
-}
-
-fn turns(count: u64) {
-    for turn in 0..count {
-        std::hint::black_box(turn);
-    }
 }
