@@ -105,7 +105,7 @@ impl std::fmt::Display for MedianInterval {
 }
 
 /// The largest rank r for which the true median of `count` values lies between the r-th smallest
-/// and the r-th largest with at least 95 % confidence; 0 if there is none. `count` is at most 1,000.
+/// and the r-th largest with at least 95 % confidence; 0 if there is none. For up to 1,000 values.
 fn ranks_outside(count: usize) -> usize {
     // Each value is below the true median with probability 1/2: the number below is binomial.
     let (mut term, mut below, mut rank) = (0.5f64.powi(count as i32), 0.0, 0);
