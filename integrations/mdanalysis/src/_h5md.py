@@ -107,6 +107,10 @@ class H5mdSource:
         self._last, self._step = -1, 0
         try:
             self.file = h5py.File(self._raw, "r")
+            if "particles" not in self.file:
+                raise zazen.UnsupportedError(
+                    f"{path} is an HDF5 file, but no H5MD trajectory: it has no group `particles`"
+                )
             # MDAnalysis reads the first group too.
             names = list(self.file["particles"])
             if not names:

@@ -114,7 +114,7 @@ def test_what_is_wrong_is_told(backing, node):
     check(backing / "none.h5md", zazen.NotFoundError, "none.h5md")
     with h5py.File(backing / "other.h5", "w") as file:
         file["x"] = [1, 2]
-    check(backing / "other.h5", zazen.CorruptError, "particles")
+    check(backing / "other.h5", zazen.UnsupportedError, "other.h5 is an HDF5 file, but no H5MD .*particles")
     write(backing / "zero.h5md", frames=0, written=0, maxshape=(None, ATOMS, 3), chunks=(1, ATOMS, 3))
     check(backing / "zero.h5md", zazen.UnsupportedError, "no frames")
     # Damage within a chunk that HDF5 has a checksum for, and frames that were never written.
