@@ -71,7 +71,9 @@ pub(super) fn asked_dataset(query: &str) -> Option<String> {
         bytes.push(u8::from_str_radix(digits, 16).ok()?);
         rest = &rest[2..];
     }
-    String::from_utf8(bytes).ok().filter(|path| path.starts_with('/'))
+    let is_dataset =
+        |path: &String| path.starts_with('/') || path.starts_with(zazen_backing::objects::SCHEME);
+    String::from_utf8(bytes).ok().filter(is_dataset)
 }
 
 #[cfg(test)]
@@ -138,6 +140,7 @@ mod tests {
         check("", None);
         check("explain=%2Flustre%2Fsim%201", Some("/lustre/sim 1"));
         check("x=1&explain=/a%C3%A9", Some("/aé"));
+        check("explain=s3%3A%2F%2Fbucket%2Fsim1", Some("s3://bucket/sim1"));
         check("explain=/a%2", None);
         check("explain=/a%zz", None);
         check("explain=/a%ff", None);
