@@ -4,8 +4,8 @@
 //! answers (`view.rs`) and serves it to this machine (`admit.rs` says to whom). The page itself is
 //! in `page/`; it is the same for everybody and holds no data.
 //!
-//! Invariants: only who knows the token gets data, and the token is made anew at each start. The
-//! page is served on the loopback interface only.
+//! Invariants: only a request with the token gets data, and each start makes a new token. The page
+//! is served on the loopback interface only.
 
 mod admit;
 mod explained;
@@ -31,8 +31,8 @@ use zazen_http::{Page, Request, Responder};
   zazen dash --nodes nodes.txt --key /etc/zazen/key       # all nodes
   ssh -L 8080:127.0.0.1:8080 HOST zazen dash --port 8080 --nodes nodes.txt   # from another machine
 
-It prints an address; open that in a browser on this machine. The address holds a secret: who has it
-sees what you may see. Ctrl-C ends the page.")]
+It prints an address; open that in a browser on this machine. The address holds a secret: everybody
+who has it sees what you may see. Ctrl-C ends the page.")]
 pub(crate) struct Dash {
     #[command(flatten)]
     targets: Targets,

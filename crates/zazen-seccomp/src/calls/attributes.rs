@@ -1,5 +1,6 @@
-//! Attributes, handles and watches of far files: what this process does itself with a descriptor of
-//! the file, because only who has the rights may, or because the answer belongs to one kernel.
+//! Attributes, handles and watches of far files. This process does these calls itself, with a
+//! descriptor of the file: they need rights that the daemon's processes do not have, or the answer
+//! belongs to one kernel.
 
 use super::*;
 
@@ -44,7 +45,7 @@ impl SystemCall<'_> {
     }
 
     pub(super) fn listxattr(&self, flags: c_int) -> Outcome {
-        // Only who has the rights is told of some.
+        // Some names are told only to programs that have the rights.
         let by_rights = self.has_rights()?;
         self.giving(At(HERE, self.word(0), false), self.word(1), |path| {
             let mut names = vec![0_u8; (self.word(2) as usize).min(BUFFER_MAX)];

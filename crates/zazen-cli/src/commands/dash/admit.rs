@@ -1,11 +1,11 @@
-//! Who may have what of the page. *Pure.*
+//! Which requests may have what of the page. *Pure.*
 //!
 //! Any user of this machine can connect to a port, and any web page can make the user's browser
 //! send requests there. So:
 //!
-//! - data is only for who sends the token in `Authorization`. A browser adds no such header by
-//!   itself, and a page of another origin may not add it: its browser would first have to ask the
-//!   server for leave (CORS), which it never gives.
+//! - a request gets data only if it has the token in `Authorization`. A browser adds no such header
+//!   by itself, and a page of another origin may not add it: its browser would first have to ask
+//!   the server for leave (CORS), which it never gives.
 //! - the request must name this machine as its host. A page whose own name was made to mean
 //!   127.0.0.1 (DNS rebinding) has another name there.
 
