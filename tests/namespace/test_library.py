@@ -47,6 +47,14 @@ def ns(daemon):
     return namespace.Namespace(daemon.socket, umask=0o022)
 
 
+def test_a_daemon_without_a_namespace_is_told_apart(place):
+    with (
+        zazen.testing.Daemon(place / "node", place / "backing") as daemon,
+        pytest.raises(zazen.UnsupportedError, match="started with --namespace DIR"),
+    ):
+        namespace.Namespace(daemon.socket).listdir("/")
+
+
 def test_files_are_what_python_makes_of_files(ns):
     ns.makedirs("/run1/a/b")
     with ns.open("/run1/a/f", "w") as file:

@@ -266,6 +266,7 @@ fn refused(mountpoint: &Path, error: std::io::Error) -> Error {
         std::io::ErrorKind::NotFound if !Path::new("/dev/fuse").exists() => {
             "; this kernel has no FUSE: load the module fuse"
         }
+        std::io::ErrorKind::NotFound if !mountpoint.exists() => "; make this folder first",
         std::io::ErrorKind::NotFound => "; a user's mount needs fusermount3: install the package fuse3",
         std::io::ErrorKind::PermissionDenied if std::fs::File::open("/dev/fuse").is_err() => {
             "; this user may not open /dev/fuse: on most systems its mode is 0666"
@@ -281,6 +282,15 @@ fn refused(mountpoint: &Path, error: std::io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_missing_folder_is_not_taken_for_a_missing_program() {
+        let folder = tempfile::tempdir().unwrap();
+        let told = |path: &Path| refused(path, std::io::ErrorKind::NotFound.into()).to_string();
+        let missing = told(&folder.path().join("none"));
+        assert!(!missing.contains("fuse3"), "{missing}");
+        assert!(!told(folder.path()).contains("make this folder"));
+    }
 
     #[test]
     fn the_last_mount_on_exactly_the_path_counts() {

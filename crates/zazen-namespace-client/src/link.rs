@@ -93,11 +93,21 @@ impl Endpoint {
     fn open(&self) -> Result<Session> {
         let mut first = self.connect()?;
         first.set_timeout(Some(CONNECT));
-        let reply = first.call(service::NAMESPACE, namespace_fn::HELLO, &[], &[])?;
+        let reply = first.call(service::NAMESPACE, namespace_fn::HELLO, &[], &[]).map_err(explained)?;
         let hello = Hello::decode(&reply.payload)?;
         let lanes = first.lanes()?;
         first.set_timeout(Some(PATIENCE));
         Ok(Session { lanes, idle: vec![first], hello })
+    }
+}
+
+/// The error of the first call. A daemon may be of no namespace: then it knows no such call.
+fn explained(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Unsupported => {
+            error.within("a daemon is of a namespace only if it is started with --namespace DIR")
+        }
+        _ => error,
     }
 }
 

@@ -97,7 +97,9 @@ fn serve(arguments: &Mount, ready: impl FnOnce()) -> Result<()> {
     {
         (Some(forward), _) => {
             let (mountpoint, tree) = forwarded(arguments, forward)?;
-            output::note("a mount of forwarded files is for the user who mounts only");
+            if root {
+                output::note("a mount of forwarded files is for its user only: here, for root");
+            }
             let options =
                 Options { source: "zazen".into(), allow_other: false, read_only, passthrough: false };
             (Arc::new(tree), mountpoint, options)
