@@ -3,8 +3,10 @@ side once."""
 
 import json
 import os
+import shutil
 import subprocess
 import textwrap
+from pathlib import Path
 
 import pytest
 from harness import PREFIX, Daemon, python
@@ -75,6 +77,40 @@ def test_many_ranks_cost_little_more_than_one(node):
     one, many = (sum(each.values()) for each in cost)
     assert one > 3 * MODULES, cost
     assert many <= 1.2 * one, cost
+
+
+NUMPY = f"""
+    import subprocess, sys
+    one = [sys.executable, "-B", "-S", "-c", "import sys; sys.path.insert(0, '{SHARED}'); import numpy; "
+           "print(numpy.__file__, numpy.arange(5).sum())"]
+    ranks = [subprocess.Popen(one, stdout=subprocess.PIPE) for _ in range(int(sys.argv[1]))]
+    print({{rank.communicate()[0].decode() for rank in ranks}}, {{rank.wait() for rank in ranks}})
+"""
+
+
+def test_many_ranks_import_numpy(node, monkeypatch):
+    """The same with numpy; $ZAZEN_TEST_RANKS says how many ranks."""
+    numpy = pytest.importorskip("numpy")
+    installed = Path(numpy.__file__).parent.parent
+    libraries = installed / "numpy.libs"
+    if not libraries.is_dir():
+        pytest.skip("numpy is not from a wheel: its libraries are elsewhere")
+    for name in ("numpy", "numpy.libs"):
+        shutil.copytree(installed / name, node.far / "soft" / name)
+    # With --node, a library's own libraries are this machine's.
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(libraries))
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    cost = []
+    try:
+        for ranks in (1, int(os.environ.get("ZAZEN_TEST_RANKS", str(RANKS)))):
+            before = sum(calls(node).values())
+            assert run(node, NUMPY, str(ranks)) == f"{{'{SHARED}/numpy/__init__.py 10\\n'}} {{0}}\n"
+            cost.append(sum(calls(node).values()) - before)
+    finally:
+        for name in ("numpy", "numpy.libs"):
+            shutil.rmtree(node.far / "soft" / name)
+    print(f"calls of one rank and of many: {cost}")
+    assert cost[1] <= 1.2 * cost[0], cost
 
 
 READS = """
