@@ -3,6 +3,8 @@
 mod load;
 mod plan;
 mod ranks;
+mod reads_page;
+mod record;
 mod report;
 mod shown;
 

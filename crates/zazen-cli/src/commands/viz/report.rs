@@ -3,11 +3,12 @@
 //! A reader with a folder for records writes a line of JSON for each step and rank
 //! (`integrations/viz/src/reader.py`).
 
+use super::reads_page;
+use super::record::{Reads, Run, Share, Step, reads};
 use crate::output::{self, Lines, Table, human_bytes};
 use clap::Args;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
 
@@ -15,8 +16,6 @@ use zazen_core::{Error, ErrorKind, Result};
 const RECORD_BYTES_MAX: u64 = 1 << 30;
 /// Users expect an answer within this time (VisIO, IPDPS'11).
 const PATIENCE_S: f64 = 10.0;
-/// A read call is an outlier beyond the mean and this many deviations.
-const OUTLIER_DEVIATIONS: f64 = 3.0;
 /// Steps that the table shows.
 const SHOWN_MAX: usize = 40;
 
@@ -61,69 +60,11 @@ struct Line {
     store_bytes: u64,
 }
 
-/// A step over all ranks.
-#[derive(Clone, Debug, Default, Serialize)]
-struct Step {
-    step: u64,
-    time: f64,
-    local_bytes: u64,
-    remote_bytes: u64,
-    store_bytes: u64,
-    wait_s_mean: f64,
-    wait_s_max: f64,
-    slowest_rank: u32,
-    seconds: f64,
-    kept: bool,
-    ahead: bool,
-    /// What each rank had of it, by rank.
-    ranks: Vec<Share>,
-}
-
-/// A rank's share of a step.
-#[derive(Clone, Debug, Default, Serialize)]
-struct Share {
-    rank: u32,
-    local_bytes: u64,
-    remote_bytes: u64,
-    store_bytes: u64,
-    wait_s: f64,
-    seconds: f64,
-    kept: bool,
-    ahead: bool,
-}
-
-/// Read calls.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-struct Reads {
-    count: usize,
-    mean_s: f64,
-    deviation_s: f64,
-    p99_s: f64,
-    max_s: f64,
-    outliers: usize,
-    /// A call beyond this is an outlier.
-    #[serde(skip)]
-    limit_s: f64,
-}
-
-/// A run.
-#[derive(Serialize)]
-struct Run {
-    folder: String,
-    strategy: String,
-    ranks: usize,
-    steps: Vec<Step>,
-    reads: Reads,
-    /// The share of steps that every rank had within ten seconds.
-    within_10_s: f64,
-    #[serde(skip)]
-    calls: Vec<(f64, f64)>,
-}
-
 pub(super) fn run(arguments: &Report) -> Result<()> {
     let runs = arguments.folders.iter().map(|folder| read(folder)).collect::<Result<Vec<_>>>()?;
     if let Some(page) = &arguments.html {
-        std::fs::write(page, html(&runs)).map_err(|error| Error::io(page.display().to_string(), error))?;
+        std::fs::write(page, reads_page::html(&runs))
+            .map_err(|error| Error::io(page.display().to_string(), error))?;
     }
     if arguments.json {
         return output::json_of("report", &runs);
@@ -218,20 +159,6 @@ fn summed(folder: String, ranks: usize, lines: &[Line]) -> Run {
     Run { folder, strategy, ranks, steps, reads, within_10_s, calls }
 }
 
-fn reads(calls: &[f64]) -> Reads {
-    let mut sorted = calls.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let count = sorted.len();
-    let Some(max_s) = sorted.last().copied() else { return Reads::default() };
-    let mean_s = sorted.iter().sum::<f64>() / count as f64;
-    let spread = sorted.iter().map(|call| (call - mean_s).powi(2)).sum::<f64>() / count as f64;
-    let deviation_s = spread.sqrt();
-    let limit = mean_s + OUTLIER_DEVIATIONS * deviation_s;
-    let outliers = sorted.iter().filter(|call| **call > limit).count();
-    let p99_s = sorted[(count * 99).div_ceil(100) - 1];
-    Reads { count, mean_s, deviation_s, p99_s, max_s, outliers, limit_s: limit }
-}
-
 fn as_table(run: &Run, by_rank: bool) -> Lines {
     let mut table = Table::new(&[
         "time",
@@ -294,76 +221,6 @@ fn how(kept: bool, ahead: bool) -> &'static str {
         (_, true) => "fetched ahead",
         _ => "",
     }
-}
-
-/// One plot for each run: time steps across, seconds of each read call up, the mean and p99 as
-/// lines, the deviation around the mean as a band, outliers marked. All on one scale, which is
-/// logarithmic.
-fn html(runs: &[Run]) -> String {
-    const SIZE: (f64, f64) = (720.0, 240.0);
-    let all = || runs.iter().flat_map(|run| run.calls.iter());
-    let bounds = |values: &mut dyn Iterator<Item = f64>| {
-        values.fold((f64::MAX, f64::MIN), |(low, high), value| (low.min(value), high.max(value)))
-    };
-    let (first, last) = bounds(&mut all().map(|(time, _)| *time));
-    let (low, high) = bounds(&mut all().map(|(_, seconds)| seconds.max(1e-6)));
-    let x = |time: f64| SIZE.0 * (time - first) / (last - first).max(f64::MIN_POSITIVE);
-    let y = |seconds: f64| {
-        let share = (seconds.max(1e-6).ln() - low.ln()) / (high.ln() - low.ln()).max(f64::MIN_POSITIVE);
-        SIZE.1 * (1.0 - share)
-    };
-    let mut page = String::from(
-        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Read calls</title>\n\
-         <style>body{font-family:sans-serif;max-width:50em;margin:2em auto}svg{background:#f4f4f4}</style>\n\
-         <h1>Read calls</h1><p>Each dot is one read call of one rank: the step's time across, its seconds up \
-         (logarithmic, one scale for all runs). The line is the mean, the band one deviation around it, the \
-         dashed line the 99th percentile. Red dots are outliers: beyond the mean and 3 deviations.</p>\n",
-    );
-    for run in runs {
-        let Reads { count, mean_s, deviation_s, p99_s, outliers, limit_s, .. } = run.reads;
-        let _ = writeln!(
-            page,
-            "<h2>{} ({})</h2><p>{count} calls: mean {mean_s:.4} s, deviation {deviation_s:.4} s, p99 \
-             {p99_s:.4} s, {outliers} outliers; {:.1} % of steps within 10 s</p>\n<svg width=\"{}\" \
-             height=\"{}\" role=\"img\">",
-            escaped(&run.folder),
-            escaped(&run.strategy),
-            100.0 * run.within_10_s,
-            SIZE.0,
-            SIZE.1
-        );
-        let (top, bottom) = (y(mean_s + deviation_s).max(0.0), y(mean_s - deviation_s).min(SIZE.1));
-        let _ = write!(
-            page,
-            "<rect class=\"deviation\" x=\"0\" y=\"{top:.1}\" width=\"{}\" height=\"{:.1}\" fill=\"#fd9\"/>",
-            SIZE.0,
-            (bottom - top).max(0.0)
-        );
-        for (time, seconds) in &run.calls {
-            let (size, colour) = if *seconds > limit_s { (3, "#d22") } else { (2, "#27a") };
-            let _ = write!(
-                page,
-                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"{size}\" fill=\"{colour}\"/>",
-                x(*time),
-                y(*seconds)
-            );
-        }
-        for (seconds, dash) in [(mean_s, ""), (p99_s, " stroke-dasharray=\"6\"")] {
-            let at = y(seconds);
-            let _ = write!(
-                page,
-                "<line x1=\"0\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#b30\"{dash}/>",
-                SIZE.0
-            );
-        }
-        page.push_str("</svg>\n");
-    }
-    page.push_str("</html>\n");
-    page
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]
