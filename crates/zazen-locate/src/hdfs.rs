@@ -17,8 +17,11 @@ pub(crate) mod replica;
 
 /// The name node's web port, if the URL gives none.
 const WEB_PORT: u16 = 9870;
-/// How long the name node may take for one answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a node may take to accept a connection.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the name node may take for one answer. One that collects garbage, or has much to do, is
+/// silent for tens of seconds; Hadoop's own clients wait as long.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Calls under way at once.
 const AT_ONCE: usize = 8;
 /// The longest answer: a file of a million blocks fits.
@@ -94,10 +97,17 @@ struct HdfsBlock {
 impl Hdfs {
     /// The name node of `url`, asked as `user` (`None`: as its default user).
     pub fn new(url: HdfsUrl, user: Option<String>) -> Hdfs {
-        let config =
-            ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).http_status_as_error(false).build();
+        Hdfs::with_patience(url, user, PATIENCE)
+    }
+
+    fn with_patience(url: HdfsUrl, user: Option<String>, patience: Duration) -> Hdfs {
+        let config = ureq::Agent::config_builder()
+            .timeout_connect(Some(CONNECT_PATIENCE))
+            .timeout_global(Some(patience))
+            .http_status_as_error(false)
+            .build();
         let data_config = ureq::Agent::config_builder()
-            .timeout_connect(Some(PATIENCE))
+            .timeout_connect(Some(CONNECT_PATIENCE))
             .timeout_per_read(Some(bytes::PATIENCE))
             .timeout_per_write(Some(bytes::PATIENCE))
             .http_status_as_error(false)
@@ -131,10 +141,10 @@ impl Hdfs {
             Error::new(ErrorKind::Unavailable, format!("{place}, {operation}: {why}"))
         };
         let url = self.address(file, operation);
-        let mut reply = self.agent.get(&url).call().map_err(|error| failed(error.to_string()))?;
+        let mut reply = self.agent.get(&url).call().map_err(|error| failed(why(&error)))?;
         let status = reply.status().as_u16();
         let body = reply.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string();
-        let body = body.map_err(|error| failed(error.to_string()))?;
+        let body = body.map_err(|error| failed(why(&error)))?;
         match status {
             200 => serde_json::from_str(&body)
                 .map(Some)
@@ -202,6 +212,15 @@ fn each<T: Send>(count: usize, threads: usize, work: &(dyn Fn(usize) -> Result<T
 }
 
 /// `text` for a URL's path: every byte that means something there is written as `%XX`.
+/// What went wrong with a call, as its user understands it.
+fn why(error: &ureq::Error) -> String {
+    match error {
+        ureq::Error::Timeout(ureq::Timeout::Connect) => "it takes no connection".to_owned(),
+        ureq::Error::Timeout(_) => "it did not answer in time; it may be down or busy: try again".to_owned(),
+        other => other.to_string(),
+    }
+}
+
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -218,6 +237,18 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A name node that takes connections and says nothing.
+    #[test]
+    fn a_silent_name_node_is_named() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = HdfsUrl::parse(&format!("hdfs://{}/ocean", silent.local_addr().unwrap())).unwrap();
+        let hdfs = Hdfs::with_patience(url.clone(), None, Duration::from_millis(20));
+        let error = hdfs.located("ts.pvd").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        let said = error.to_string();
+        assert!(said.contains(&url.authority) && said.contains("did not answer in time"), "{said}");
+    }
 
     #[test]
     fn urls_name_the_web_interface() {

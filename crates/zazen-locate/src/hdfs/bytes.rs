@@ -123,7 +123,7 @@ impl Hdfs {
         let operation = format!("CREATE&overwrite=true&replication={copies}&blocksize={block}");
         let (node, url) = self.data_node(file, &operation, &[])?;
         let failed = |why: String| self.failed(file, &format!("data node {node}"), why);
-        let reply = self.data_agent.put(&url).send(source).map_err(|error| failed(error.to_string()))?;
+        let reply = self.data_agent.put(&url).send(source).map_err(|error| failed(super::why(&error)))?;
         match reply.status().as_u16() {
             201 => Ok(bytes),
             status => Err(failed(refusal(status, reply))),
@@ -141,7 +141,7 @@ impl Hdfs {
         }
         let method =
             if operation == "OPEN" { self.agent.get(&url).call() } else { self.agent.put(&url).send_empty() };
-        let mut reply = method.map_err(|error| failed(error.to_string()))?;
+        let mut reply = method.map_err(|error| failed(super::why(&error)))?;
         match reply.status().as_u16() {
             200 => {}
             404 => {
@@ -153,7 +153,7 @@ impl Hdfs {
             status => return Err(failed(refusal(status, reply))),
         }
         let body = reply.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string();
-        let body = body.map_err(|error| failed(error.to_string()))?;
+        let body = body.map_err(|error| failed(super::why(&error)))?;
         let redirect: Redirect = serde_json::from_str(&body)
             .map_err(|error| failed(format!("its answer names no data node ({error})")))?;
         let node = redirect.location.split('/').nth(2).unwrap_or_default().to_owned();
@@ -167,7 +167,7 @@ impl Hdfs {
         bytes: Option<u64>,
         mut into: &mut dyn Sink,
     ) -> std::result::Result<u64, String> {
-        let reply = self.data_agent.get(url).call().map_err(|error| error.to_string())?;
+        let reply = self.data_agent.get(url).call().map_err(|error| super::why(&error))?;
         match reply.status().as_u16() {
             200 => {}
             status => return Err(refusal(status, reply)),
