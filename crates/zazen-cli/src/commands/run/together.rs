@@ -60,14 +60,22 @@ impl Drop for GoBetween {
     }
 }
 
-/// The file that tells where a go-between listens.
-pub(super) struct Told(File);
+/// The file that tells where a go-between listens, and what it says.
+pub(super) struct Told {
+    file: File,
+    said: Vec<u8>,
+}
 
 impl Told {
-    fn take_back(&self) {
-        let _ = rustix::fs::flock(&self.0, rustix::fs::FlockOperation::LockExclusive);
-        let _ = self.0.set_len(0);
-        let _ = rustix::fs::flock(&self.0, rustix::fs::FlockOperation::Unlock);
+    fn take_back(&mut self) {
+        let _ = rustix::fs::flock(&self.file, rustix::fs::FlockOperation::LockExclusive);
+        let mut now = Vec::new();
+        let read = self.file.rewind().and_then(|()| self.file.read_to_end(&mut now));
+        // Another run tells of its own, where this one did not answer for a while.
+        if read.is_ok() && now == self.said {
+            let _ = self.file.set_len(0);
+        }
+        let _ = rustix::fs::flock(&self.file, rustix::fs::FlockOperation::Unlock);
     }
 }
 
@@ -92,14 +100,15 @@ pub(super) fn start(node: &str, key: ClusterKey, key_file: &Path, shared: Vec<Ve
     let bridge = Bridge::start(node, key, shared)?;
     // Another purpose of the same checksum goes on as before: this run is alone then.
     let is_free = said.is_empty() || said.starts_with(&name) || !is_alive(&said);
+    let said = [&name[..], bridge.socket().as_os_str().as_bytes()].concat();
     let tell = |file: &mut File| {
         file.set_len(0)?;
         file.rewind()?;
-        file.write_all(&[&name[..], bridge.socket().as_os_str().as_bytes()].concat())
+        file.write_all(&said)
     };
     let told = is_free && tell(&mut file).is_ok();
     let _ = rustix::fs::flock(&file, rustix::fs::FlockOperation::Unlock);
-    Ok(GoBetween::Own { bridge, told: told.then_some(Told(file)) })
+    Ok(GoBetween::Own { bridge, told: told.then_some(Told { file, said }) })
 }
 
 /// Whether a file of another purpose still tells of somebody.
