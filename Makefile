@@ -128,7 +128,7 @@ bench-zazen: install $(VENV)/.requirements-bench
 bench-calls: install $(VENV)/.requirements-bench
 	$(BIN)/python bench/papers/zoid/run.py $(FIGURES)
 
-## make bench-namespace  the namespace's rates, passthrough, nodes, fail-over (root; FIGURES="library nodes" for some)
+## make bench-namespace  the namespace: rates, passthrough, nodes, fail-over, peers, IOR, BLAST (root; FIGURES="library nodes" for some)
 bench-namespace: install $(VENV)/.requirements-bench
 	cargo build --release --locked -p zazen-namespace-client --example rates
 	$(BIN)/python bench/papers/fusionfs/run.py $(FIGURES)

@@ -44,8 +44,8 @@ def within(seconds: float, done) -> None:
 
 def test_files_directories_links_and_times(run_inside):
     def test(node):
-        mnt = node.mount()
-        assert "fuse.zazen" in mounted(mnt)[0]
+        mnt = node.mount("--source", "n7")
+        assert "fuse.zazen n7 " in mounted(mnt)[0]
         (mnt / "a").mkdir()
         (mnt / "a/one").write_bytes(b"x" * 5000)
         os.link(mnt / "a/one", mnt / "two")

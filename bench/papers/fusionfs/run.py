@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The namespace's figures (FusionFS, TPDS 2016): creates by the library and through a mount,
-passthrough, nodes that share one directory, remote reads, and how long a dead node's part is away.
+passthrough, nodes that share one directory, remote reads, how long a dead node's part is away, and
+other file systems beside it: names and bytes, IOR and mdtest ($IOR), and BLAST.
 
     make bench-namespace                                    # everything, as root
     make bench-namespace FIGURES="library nodes"            # some

@@ -62,6 +62,9 @@ pub(crate) struct Mount {
     /// The kernel does not read and write local files itself: for tests
     #[arg(long, hide = true)]
     no_passthrough: bool,
+    /// What `df` and the list of mounts call it
+    #[arg(long, value_name = "NAME", default_value = "zazen")]
+    source: String,
     /// Seconds that the kernel keeps names and attributes: for tests
     #[arg(long, value_name = "SECONDS", hide = true)]
     keep: Option<u64>,
@@ -100,8 +103,12 @@ fn serve(arguments: &Mount, ready: impl FnOnce()) -> Result<()> {
             if root {
                 output::note("a mount of forwarded files is for its user only: here, for root");
             }
-            let options =
-                Options { source: "zazen".into(), allow_other: false, read_only, passthrough: false };
+            let options = Options {
+                source: arguments.source.clone(),
+                allow_other: false,
+                read_only,
+                passthrough: false,
+            };
             (Arc::new(tree), mountpoint, options)
         }
         (None, Some(mountpoint)) => {
@@ -113,7 +120,7 @@ fn serve(arguments: &Mount, ready: impl FnOnce()) -> Result<()> {
                 );
             }
             let options = Options {
-                source: "zazen".into(),
+                source: arguments.source.clone(),
                 allow_other: root && tree.vouches() && !arguments.private,
                 read_only,
                 passthrough: root && !arguments.no_passthrough,
