@@ -42,6 +42,22 @@ def within(seconds: float, done) -> None:
         time.sleep(0.05)
 
 
+def test_a_program_that_nobody_may_read_can_be_executed(run_inside):
+    def test(node):
+        program = node.mount() / "true"
+        shutil.copy("/bin/true", program)
+        program.chmod(0o711)
+        subprocess.run([program], user=USER, group=USER, extra_groups=[], cwd="/", check=True)
+        read = ["cat", program]
+        done = subprocess.run(read, user=USER, group=USER, extra_groups=[], capture_output=True, text=True)
+        assert done.returncode != 0 and "Permission denied" in done.stderr
+        program.chmod(0o744)
+        with pytest.raises(PermissionError):
+            subprocess.run([program], user=USER, group=USER, extra_groups=[], cwd="/", check=True)
+
+    run_inside(test)
+
+
 def test_files_directories_links_and_times(run_inside):
     def test(node):
         mnt = node.mount("--source", "n7")

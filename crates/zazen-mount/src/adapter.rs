@@ -11,7 +11,7 @@ use crate::caller::Callers;
 use crate::convert::{attr, error, file_type, how, name_of, when, without_set_id};
 use crate::local_io;
 use crate::locks::{self, Asked, Locks};
-use crate::opens::{Answer, OpenFile, Opens};
+use crate::opens::{Answer, OpenFile, Opens, open_with};
 use crate::pages::{Keeper, Pages};
 use crate::tree::{Blocking, Changes, Credentials, Errno, Kind, Lock, Node, Owner, Result};
 use crate::tree::{InodeStat, Tree};
@@ -347,11 +347,11 @@ impl Filesystem for Adapter {
     }
 
     fn open(&self, req: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let how = how(flags.0);
-        let opened =
-            self.attempt_on(req, &[node], |who| self.tree.open(who, node.0, how)).and_then(|opened| {
+        let opened = self
+            .attempt_on(req, &[node], |who| open_with(&*self.tree, who, node.0, flags.0))
+            .and_then(|opened| {
                 let may_have_set_id = opened.mode.is_none_or(|mode| without_set_id(mode).is_some());
-                if how.write
+                if how(flags.0).write
                     && may_have_set_id
                     && let Err(errno) = self.drop_set_id(node.0, Some(opened.handle), req.uid())
                 {

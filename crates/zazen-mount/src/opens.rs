@@ -4,7 +4,8 @@
 //! share the [`BackingId`] of the first. It ends with the last of them. The kernel has ended its
 //! own use before it sends RELEASE, so the id lives at least as long as the kernel needs it.
 
-use crate::tree::{Handle, Io, Node, Opened};
+use crate::convert::how;
+use crate::tree::{Credentials, Errno, Handle, Io, Node, Opened, Result, Tree};
 use fuser::{BackingId, FileHandle, FopenFlags};
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -174,5 +175,21 @@ impl Opens {
 
     fn backed(&self) -> MutexGuard<'_, HashMap<(Node, u64, u64), Backed>> {
         self.backed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The flag of an open for `execve`, which only the kernel sets (`__FMODE_EXEC`).
+const FOR_EXEC: i32 = 0x20;
+
+/// Opens a file with the flags of `open`, as the kernel has them.
+///
+/// For `execve` the kernel has asked for the right to execute already, and the caller needs no
+/// right to read: without it, the kernel lets nobody look into the process.
+pub(crate) fn open_with(tree: &dyn Tree, who: &Credentials, node: Node, flags: i32) -> Result<Opened> {
+    match tree.open(who, node, how(flags)) {
+        Err(Errno::EACCES) if flags & FOR_EXEC != 0 => {
+            tree.open(&Credentials { uid: 0, gid: 0, groups: Vec::new() }, node, how(flags))
+        }
+        opened => opened,
     }
 }
