@@ -17,6 +17,7 @@
 //! | how far may a scan's misses run ahead of its reader? | [`misses::Misses`] |
 //! | which small frames of a file are read at once? | [`neighbours::Neighbours`] |
 //! | is there room, and what goes to make some? | [`room::Account`], [`make_room::MakeRoom`], [`evict_scan_resistant`] |
+//! | what may one user, or the datasets beneath a folder, take of the cache? | [`quota`] |
 //! | what if a frame's number is taken? | [`admit::admit`] |
 //! | may this caller push this frame? | [`push::Intake`] |
 //! | does a copy stand for its source, and who may have it? | [`stale`], [`look::Looking`] |
@@ -44,6 +45,7 @@ pub mod misses;
 pub mod neighbours;
 pub mod outage;
 pub mod push;
+pub mod quota;
 pub mod room;
 pub mod scan;
 pub mod scan_record;

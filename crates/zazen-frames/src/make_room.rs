@@ -1,10 +1,12 @@
 //! Making room for a put: reserve, and evict until there is room or nothing more may be evicted.
 //!
 //! Invariants: only one put evicts at a time (it holds the turn), so that several do not evict for
-//! the same shortfall; if the room cannot be had, nothing is evicted; at most [`ATTEMPTS`] plans
-//! are carried out before a put is refused.
+//! the same shortfall; if a bound cannot be kept, nothing is evicted for it; what is missing by
+//! the bound of a user or a folder is taken from theirs only; at most [`ATTEMPTS`] plans are
+//! carried out before a put is refused.
 
 use crate::evict_scan_resistant::{Candidate, Victim, plan};
+use crate::quota::{Scope, Short};
 use std::collections::VecDeque;
 use zazen_core::{Origin, Result};
 
@@ -19,8 +21,8 @@ const SLACK_PART: u64 = 64;
 pub enum Event {
     /// The beginning.
     Begin,
-    /// Answer to [`Action::Reserve`]: done, or so many bytes are missing.
-    Reserved(std::result::Result<(), u64>),
+    /// Answer to [`Action::Reserve`]: done, or what is missing.
+    Reserved(std::result::Result<(), Short>),
     /// Answer to [`Action::TakeTurn`].
     Turn,
     /// Answer to [`Action::Survey`].
@@ -32,12 +34,12 @@ pub enum Event {
 /// What to do next.
 #[derive(Debug)]
 pub enum Action {
-    /// Reserve the bytes in the account ([`crate::room::Account::reserve`]).
+    /// Reserve the bytes in the ledger ([`crate::quota::Ledger::reserve`]).
     Reserve,
     /// Wait until nobody else evicts; the turn ends with the machine.
     TakeTurn,
-    /// Describe all datasets of the cache.
-    Survey,
+    /// Describe the datasets that are within this scope, with the bytes that they take of it.
+    Survey(Scope),
     /// Evict this; it is an index into the last survey.
     Evict(Victim),
     /// The end: whether the bytes are reserved (or freed).
@@ -64,6 +66,8 @@ enum State {
     Trying(u32),
     Surveying {
         short: u64,
+        /// The bound that it is about.
+        limit: u64,
         plans: u32,
     },
     Evicting {
@@ -85,7 +89,7 @@ impl MakeRoom {
     /// Frees `over` bytes, for a cache that uses more than its budget. Nobody else uses the cache
     /// yet.
     pub fn shrink(over: u64, budget: u64) -> MakeRoom {
-        let state = State::Surveying { short: over, plans: ATTEMPTS };
+        let state = State::Surveying { short: over, limit: budget, plans: ATTEMPTS };
         MakeRoom { bytes: 0, budget, for_alien: false, shrinks: true, state }
     }
 
@@ -101,18 +105,18 @@ impl MakeRoom {
         let done = |result| (State::Done, Some(Action::Done(result)));
         match (state, event) {
             (State::First, Event::Begin) => (State::First, Some(Action::Reserve)),
-            (state @ State::Surveying { .. }, Event::Begin) => (state, Some(Action::Survey)),
+            (state @ State::Surveying { .. }, Event::Begin) => (state, Some(Action::Survey(Scope::Cache))),
             (State::First | State::Trying(_) | State::Last, Event::Reserved(Ok(()))) => done(Ok(true)),
             (State::First, Event::Reserved(Err(_))) => (State::Turn, Some(Action::TakeTurn)),
             (State::Turn, Event::Turn) => (State::Trying(0), Some(Action::Reserve)),
-            (State::Trying(_), Event::Reserved(Err(_))) if self.bytes > self.budget => {
+            (State::Trying(_), Event::Reserved(Err(short))) if self.bytes > short.limit.min(self.budget) => {
                 (State::Last, Some(Action::Reserve))
             }
-            (State::Trying(plans), Event::Reserved(Err(short))) => {
-                (State::Surveying { short, plans: plans + 1 }, Some(Action::Survey))
+            (State::Trying(plans), Event::Reserved(Err(Short { bytes: short, scope, limit }))) => {
+                (State::Surveying { short, limit, plans: plans + 1 }, Some(Action::Survey(scope)))
             }
-            (State::Surveying { short, plans }, Event::Surveyed(candidates)) => {
-                let slack = self.budget / SLACK_PART;
+            (State::Surveying { short, limit, plans }, Event::Surveyed(candidates)) => {
+                let slack = limit.min(self.budget) / SLACK_PART;
                 match plan(&candidates, short, self.for_alien, slack) {
                     Some(victims) => self.evict(victims.into(), plans),
                     None if self.shrinks => done(Ok(false)),
@@ -175,12 +179,17 @@ mod tests {
                 machine.step(event, &mut actions);
                 let [action] = <[Action; 1]>::try_from(actions).expect("one action at a time");
                 event = match action {
-                    Action::Reserve => Event::Reserved(self.account.reserve(machine.bytes, u64::MAX)),
+                    Action::Reserve => Event::Reserved(
+                        self.account
+                            .reserve(machine.bytes, u64::MAX)
+                            .map_err(|bytes| Short::of_cache(bytes, self.account.budget)),
+                    ),
                     Action::TakeTurn => {
                         self.turns += 1;
                         Event::Turn
                     }
-                    Action::Survey => {
+                    Action::Survey(scope) => {
+                        assert_eq!(scope, Scope::Cache);
                         self.surveys += 1;
                         Event::Surveyed(self.datasets.clone())
                     }

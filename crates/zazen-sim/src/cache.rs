@@ -9,6 +9,7 @@ use crate::trace::Trace;
 use zazen_core::Origin;
 use zazen_frames::evict_scan_resistant::{Candidate, Victim};
 use zazen_frames::make_room::{Action, Event, MakeRoom};
+use zazen_frames::quota::Short;
 use zazen_frames::room::{Account, PUT_OVERHEAD, on_disk};
 
 /// A cache.
@@ -55,9 +56,13 @@ impl Caches {
         let granted = loop {
             machine.step(event, &mut actions);
             event = match actions.pop() {
-                Some(Action::Reserve) => Event::Reserved(row.account.reserve(wanted, u64::MAX)),
+                Some(Action::Reserve) => Event::Reserved(
+                    row.account
+                        .reserve(wanted, u64::MAX)
+                        .map_err(|short| Short::of_cache(short, row.account.budget)),
+                ),
                 Some(Action::TakeTurn) => Event::Turn,
-                Some(Action::Survey) => Event::Surveyed(row.survey()),
+                Some(Action::Survey(_)) => Event::Surveyed(row.survey()),
                 Some(Action::Evict(victim)) => {
                     let (number, freed) = row.evict(victim);
                     self.decisions.word(1 << 32 | number as u64);

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use zazen_core::{FrameNo, Origin, RelPath, Result, RunSet, Source};
 use zazen_env::{Disk, DiskPath};
+use zazen_frames::quota::Owners;
 
 /// The frames of one origin.
 pub(crate) struct Side<F> {
@@ -50,6 +51,10 @@ pub(crate) struct Index<F> {
     pub(crate) segment_bytes: u64,
     pub(crate) state: Arc<State>,
     pub(crate) state_bytes: u64,
+    /// Who owns how much of the frames.
+    pub(crate) owners: Owners,
+    /// Changes of `owners` that the ledger has not got yet.
+    owed: Vec<(u32, i64)>,
 }
 
 impl<F: zazen_env::DiskFile> Index<F> {
@@ -62,6 +67,8 @@ impl<F: zazen_env::DiskFile> Index<F> {
             segment_bytes: 0,
             state: Arc::default(),
             state_bytes: 0,
+            owners: Owners::default(),
+            owed: Vec::new(),
         }
     }
 
@@ -91,10 +98,12 @@ impl<F: zazen_env::DiskFile> Index<F> {
         let side = self.side_mut(origin);
         let entered = Arc::make_mut(&mut side.live).insert(record.meta.number.get());
         if entered {
+            let bytes = bytes_of(record);
             match record.storage {
-                Storage::Packed(_) => side.packed_bytes += record.meta.length,
-                Storage::Plain | Storage::Piece => side.file_bytes += on_disk(record.meta.length),
+                Storage::Packed(_) => side.packed_bytes += bytes,
+                Storage::Plain | Storage::Piece => side.file_bytes += bytes,
             }
+            self.owe(record.meta.uid, i64::try_from(bytes).unwrap_or(i64::MAX));
         }
         entered
     }
@@ -108,13 +117,30 @@ impl<F: zazen_env::DiskFile> Index<F> {
                 Storage::Packed(_) => &mut side.packed_bytes,
                 Storage::Plain | Storage::Piece => &mut side.file_bytes,
             };
-            let bytes = match record.storage {
-                Storage::Packed(_) => record.meta.length,
-                Storage::Plain | Storage::Piece => on_disk(record.meta.length),
-            };
+            let bytes = bytes_of(record);
             *taken = taken.saturating_sub(bytes);
+            self.owe(record.meta.uid, -i64::try_from(bytes).unwrap_or(i64::MAX));
         }
         left
+    }
+
+    fn owe(&mut self, uid: u32, bytes: i64) {
+        self.owners.change(uid, bytes);
+        match self.owed.iter_mut().find(|(owner, _)| *owner == uid) {
+            Some((_, owed)) => *owed += bytes,
+            None => self.owed.push((uid, bytes)),
+        }
+    }
+
+    /// What the ledger has to hear of owners.
+    pub(crate) fn take_owed(&mut self) -> Vec<(u32, i64)> {
+        std::mem::take(&mut self.owed)
+    }
+
+    /// What the ledger has to hear if all of this is gone.
+    pub(crate) fn owners_gone(&self) -> Vec<(u32, i64)> {
+        let gone = |&(uid, bytes): &(u32, u64)| (uid, -i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.owners.all().iter().map(gone).collect()
     }
 
     /// Adds the frame of a record that was removed with its storage.
@@ -153,6 +179,14 @@ impl<F: zazen_env::DiskFile> Index<F> {
 
     pub(crate) fn fence_bytes(&self) -> usize {
         [&self.native, &self.alien].iter().map(|side| Fences::heap_bytes(&side.log.fences)).sum()
+    }
+}
+
+/// Bytes that the frame of a record takes: on disk, or of its segment.
+fn bytes_of(record: &Record) -> u64 {
+    match record.storage {
+        Storage::Packed(_) => record.meta.length,
+        Storage::Plain | Storage::Piece => on_disk(record.meta.length),
     }
 }
 
@@ -222,7 +256,8 @@ impl<D: Disk> Dataset<D> {
         let mut index = self.index.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         let before = index.footprint();
         let result = change(&mut index);
-        self.room.settle(before, index.footprint());
+        let owed = index.take_owed();
+        self.room.settle(&self.path, before, index.footprint(), &owed);
         result
     }
 

@@ -18,32 +18,45 @@ use zazen_env::{Disk, DiskPath};
 use zazen_frames::absence::Absence;
 use zazen_frames::evict_scan_resistant::{Candidate, Victim};
 use zazen_frames::make_room::{Action, Event, MakeRoom};
+use zazen_frames::quota::{Claim, Scope, Short, is_beneath};
 
 /// Blocks of records that are evicted at a time.
 const BATCH_BLOCKS: u64 = 64;
 
 impl<D: Disk> Store<D> {
-    /// Reserves `bytes` for a put into `dataset`; evicts if needed.
-    pub(crate) fn make_room(&self, dataset: &RelPath, bytes: u64, origin: Origin) -> Result<u64> {
-        if self.carry_out(MakeRoom::new(bytes, self.room().budget(), origin), bytes, Some(dataset))? {
-            return Ok(bytes);
-        }
+    /// Reserves `bytes` for a put of `claim`; evicts if needed.
+    pub(crate) fn make_room(&self, claim: &Claim, bytes: u64, origin: Origin) -> Result<u64> {
+        let making = MakeRoom::new(bytes, self.room().budget(), origin);
+        let Err(short) = self.carry_out(making, bytes, Some(claim))? else { return Ok(bytes) };
         count(&self.tally().refused_no_space, 1);
-        let space = self.space();
-        let refused = Error::new(
-            ErrorKind::NoSpace,
-            format!(
+        let (space, dataset) = (self.space(), &claim.series);
+        let root = self.disk().root().display();
+        let text = match short.map(|short| (short.scope, short.limit)) {
+            Some((scope @ Scope::User(uid), limit)) => format!(
+                "no room for {bytes} bytes of dataset {dataset}: user {uid}, who owns its source, has {} of \
+                 {limit} bytes in cache {root}, and the rest is pinned or in use; raise user_budget, or \
+                 evict a dataset of this user",
+                self.room().taken(&scope).used
+            ),
+            Some((Scope::Folder(folder), limit)) => format!(
+                "no room for {bytes} bytes of dataset {dataset}: datasets at and beneath {folder} have {} of \
+                 {limit} bytes in cache {root}, and the rest is pinned or in use; raise dataset_budget, or \
+                 evict one of them",
+                self.room().taken(&Scope::Folder(folder.clone())).used
+            ),
+            _ => format!(
                 "no room for {bytes} bytes of dataset {dataset} in cache {}: {} of {} bytes are used, {} \
                  reserved, {} free on the disk (floor {}), and the rest is pinned or in use; raise the \
                  budget, unpin or evict a dataset",
-                self.disk().root().display(),
+                root,
                 space.used,
                 space.budget,
                 space.reserved,
                 space.free,
                 self.room().floor(),
             ),
-        );
+        };
+        let refused = Error::new(ErrorKind::NoSpace, text);
         if let Some(others) = self.refusals.pass() {
             tracing::warn!("{refused} (and {others} more such refusals since this was last said)");
         }
@@ -54,23 +67,26 @@ impl<D: Disk> Store<D> {
     /// the budget or the floor does not allow it.
     pub fn with_room<R>(&self, bytes: u64, work: impl FnOnce() -> R) -> Result<R> {
         let free = self.disk().free_bytes()?;
-        self.room().reserve(bytes, free).map_err(|short| {
-            let text = format!("the cache lacks {short} of {bytes} bytes that are to be set aside");
+        self.room().reserve(bytes, free, None).map_err(|short| {
+            let lacks = short.bytes;
+            let text = format!("the cache lacks {lacks} of {bytes} bytes that are to be set aside");
             Error::new(ErrorKind::NoSpace, text)
         })?;
         let result = work();
-        self.room().release(bytes, 0);
+        self.room().release(bytes, 0, None);
         Ok(result)
     }
 
     /// Carries out what `making` asks for until it ends. Returns whether there is room for a put of
-    /// `bytes` into the dataset `wanted`.
+    /// `bytes` by `claim`; if not, what was missing at last.
     pub(crate) fn carry_out(
         &self,
         mut making: MakeRoom,
         bytes: u64,
-        wanted: Option<&RelPath>,
-    ) -> Result<bool> {
+        claim: Option<&Claim>,
+    ) -> Result<std::result::Result<(), Option<Short>>> {
+        let wanted = claim.map(|claim| &claim.series);
+        let mut missing = None;
         let mut turn = None;
         let mut surveyed = Vec::new();
         let mut event = Event::Begin;
@@ -79,36 +95,49 @@ impl<D: Disk> Store<D> {
             making.step(event, &mut actions);
             event = match actions.pop() {
                 Some(Action::Reserve) => {
-                    Event::Reserved(self.room().reserve(bytes, self.disk().free_bytes()?))
+                    let reserved = self.room().reserve(bytes, self.disk().free_bytes()?, claim);
+                    missing = reserved.as_ref().err().cloned();
+                    Event::Reserved(reserved)
                 }
                 Some(Action::TakeTurn) => {
                     turn = Some(self.evicting.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
                     Event::Turn
                 }
-                Some(Action::Survey) => {
+                Some(Action::Survey(scope)) => {
                     let candidates;
-                    (surveyed, candidates) = self.survey(wanted);
+                    (surveyed, candidates) = self.survey(&scope, wanted);
                     Event::Surveyed(candidates)
                 }
                 Some(Action::Evict(victim)) => Event::Evicted(self.evict_victim(&surveyed, victim, wanted)),
                 Some(Action::Done(result)) => {
                     drop(turn);
-                    return result;
+                    return result.map(|granted| if granted { Ok(()) } else { Err(missing) });
                 }
                 None => unreachable!("making room asks for something or ends"),
             };
         }
     }
 
-    fn survey(&self, wanted: Option<&RelPath>) -> (Vec<Arc<Dataset<D>>>, Vec<Candidate>) {
-        let all: Vec<Arc<Dataset<D>>> = self.map().values().cloned().collect();
+    /// The datasets within `scope`, and what they could give to it. A dataset of several users
+    /// counts as its main owner's.
+    fn survey(&self, scope: &Scope, wanted: Option<&RelPath>) -> (Vec<Arc<Dataset<D>>>, Vec<Candidate>) {
+        let is_within = |dataset: &&Arc<Dataset<D>>| match scope {
+            Scope::Cache => true,
+            Scope::User(uid) => dataset.read_index().owners.main().is_some_and(|(owner, _)| owner == *uid),
+            Scope::Folder(folder) => is_beneath(dataset.path.as_str(), folder),
+        };
+        let all: Vec<Arc<Dataset<D>>> = self.map().values().filter(is_within).cloned().collect();
         let now_ns = self.activity().now_ns();
         let candidate = |dataset: &Arc<Dataset<D>>| {
             let busy = self.activity().of(dataset.path.as_str());
             let index = dataset.read_index();
+            let bytes = match (scope, index.owners.main()) {
+                (Scope::User(_), Some((_, owned))) => owned,
+                _ => index.footprint(),
+            };
             Candidate {
-                bytes: index.footprint(),
-                alien_bytes: index.alien.file_bytes + index.alien.packed_bytes,
+                bytes,
+                alien_bytes: (index.alien.file_bytes + index.alien.packed_bytes).min(bytes),
                 last_use: dataset.last_use.load(Ordering::Relaxed),
                 pinned: index.state.pinned,
                 scanned: busy.is_scanned(now_ns),
@@ -249,10 +278,11 @@ impl<D: Disk> Store<D> {
         writer.segments.close_all();
         self.remember(&dataset.path, Absence::Evicted, wanted, old.native.live.union(&old.alien.live));
         let (frames, before) = (old.native.live.len() + old.alien.live.len(), old.footprint());
+        let owned = old.owners_gone();
         let removed = self.remove_files(dataset, old);
         // What could not be removed is no longer counted; the next walk of the tree finds it.
         let after = dataset.read_index().footprint();
-        dataset.room.settle(before, after);
+        dataset.room.settle(&dataset.path, before, after, &owned);
         self.room().removed(removed)?;
         drop(writer);
         self.end(dataset)?;

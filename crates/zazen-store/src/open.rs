@@ -15,6 +15,7 @@ use zazen_core::limits::OWN_DIR;
 use zazen_core::{ErrorKind, RelPath, Result};
 use zazen_env::{Disk, DiskPath, Environment, is_trouble};
 use zazen_frames::make_room::MakeRoom;
+use zazen_frames::quota::{Quotas, Scope, Taken};
 
 /// Blocks of the root's own small files: lock, node, mark of a clean stop, two copies of the
 /// daemon's own text.
@@ -47,7 +48,7 @@ impl<D: Disk> Store<D> {
         let listed = paths.len();
         crate::old_layout::drop_datasets(&*disk, &mut paths, &mut report)?;
         let room = Arc::new(Room::new(config.budget_bytes, config.free_floor_bytes));
-        room.settle(0, ROOT_OVERHEAD);
+        room.settle_own(0, ROOT_OVERHEAD);
         let files = OpenFiles::new(disk.clone(), environment.identities);
         let mut datasets = DatasetMap::new();
         let mut to_walk = BTreeSet::new();
@@ -131,7 +132,7 @@ impl<D: Disk> Store<D> {
         let empty: Vec<Arc<Dataset<D>>> = self.map().values().filter(|it| is_empty(it)).cloned().collect();
         let bytes = self.disk().file_len(&DiskPath::own(&RelPath::default(), "datasets"))?.unwrap_or(0);
         self.registry_bytes.store(bytes, Ordering::Relaxed);
-        self.room().settle(0, on_disk(bytes));
+        self.room().settle_own(0, on_disk(bytes));
         if empty.is_empty() && !changed {
             return Ok(());
         }
@@ -154,16 +155,33 @@ impl<D: Disk> Store<D> {
         let _alone = self.evicting.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let over = || self.room().account().used.saturating_sub(budget_bytes);
         if over() > 0 {
-            self.carry_out(MakeRoom::shrink(over(), budget_bytes), 0, None)?;
+            // What stays is what the caller is told.
+            let _ = self.carry_out(MakeRoom::shrink(over(), budget_bytes), 0, None)?;
         }
         Ok(over())
+    }
+
+    /// Bounds users and folders by these from now on. Who has more keeps it until a new frame of
+    /// theirs needs room.
+    pub fn set_quotas(&self, quotas: Quotas) {
+        self.room().set_quotas(quotas);
+    }
+
+    /// What a user or a folder has of this disk.
+    pub fn taken(&self, scope: &Scope) -> Taken {
+        self.room().taken(scope)
+    }
+
+    /// What each user owns of this disk.
+    pub fn users(&self) -> Vec<(u32, Taken)> {
+        self.room().users()
     }
 
     /// A budget smaller than what is there: evicts at once.
     fn shrink_to_budget(&self, report: &mut RecoveryReport) -> Result<()> {
         let account = self.room().account();
         let over = account.used.saturating_sub(account.budget);
-        if over > 0 && !self.carry_out(MakeRoom::shrink(over, account.budget), 0, None)? {
+        if over > 0 && self.carry_out(MakeRoom::shrink(over, account.budget), 0, None)?.is_err() {
             let text = format!(
                 "cache root {}: {} bytes are in use, {over} more than the budget, and all of it is pinned; \
                  unpin a dataset or raise the budget",

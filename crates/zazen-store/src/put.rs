@@ -15,6 +15,7 @@ use zazen_core::limits::check_frame_bytes;
 use zazen_core::{Error, ErrorKind, FrameMeta, Origin, RelPath, Result, RunSet, Source};
 use zazen_env::{Disk, DiskFile, DiskPath};
 use zazen_frames::admit::{Admission, admit};
+use zazen_frames::quota::Claim;
 use zazen_frames::room::{first_step, next_step};
 use zazen_wire::checksum::FrameDigest;
 
@@ -22,6 +23,8 @@ use zazen_wire::checksum::FrameDigest;
 pub struct Put<D: Disk> {
     store: Arc<Store<D>>,
     dataset: RelPath,
+    /// Whose room it takes.
+    claim: Claim,
     source: Source,
     meta: FrameMeta,
     origin: Origin,
@@ -88,6 +91,7 @@ impl<D: Disk> Store<D> {
         let mut put = Put {
             store: self.clone(),
             dataset: dataset.clone(),
+            claim: Claim { uid: meta.uid, series: dataset.clone() },
             source: source.clone(),
             meta: meta.clone(),
             origin,
@@ -113,7 +117,7 @@ impl<D: Disk> Store<D> {
         self.disk().admit_change()?;
         let first = first_step(meta.length, gradually, self.room().budget());
         if first > 0 {
-            put.reserved = self.make_room(dataset, first, origin)?;
+            put.reserved = self.make_room(&put.claim, first, origin)?;
         }
         put.target = if meta.length <= self.config.packed_bytes_max {
             Target::Memory(Vec::new())
@@ -202,7 +206,7 @@ impl<D: Disk> Put<D> {
     fn reserve(&mut self, bytes: u64) -> Result<()> {
         let step = next_step(self.meta.length, self.written + bytes, self.reserved);
         if step > 0 && matches!(self.target, Target::File { .. }) {
-            self.reserved += self.store.make_room(&self.dataset, step, self.origin)?;
+            self.reserved += self.store.make_room(&self.claim, step, self.origin)?;
         }
         Ok(())
     }
@@ -430,7 +434,7 @@ impl<D: Disk> Drop for Put<D> {
         {
             tracing::debug!("{error}; it goes at the next start");
         }
-        self.store.room().release(self.reserved, self.landed);
+        self.store.room().release(self.reserved, self.landed, Some(&self.claim));
         self.store.activity().put_ends(&self.dataset);
     }
 }

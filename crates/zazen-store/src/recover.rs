@@ -82,12 +82,17 @@ impl<D: Disk> Dataset<D> {
         }
         if !twice.is_empty() {
             // The counts of these frames are wrong. A rewritten log has each number once.
-            dataset.room.settle(0, index.footprint());
+            let owed = index.take_owed();
+            dataset.room.settle(&dataset.path, 0, index.footprint(), &owed);
             dataset.index = RwLock::new(index);
             for origin in twice {
                 dataset.rewrite(&mut dataset.lock_writer(), origin)?;
             }
-            dataset.room.settle(dataset.read_index().footprint(), 0);
+            let (bytes, owned) = {
+                let index = dataset.read_index();
+                (index.footprint(), index.owners_gone())
+            };
+            dataset.room.settle(&dataset.path, bytes, 0, &owned);
             let Dataset { path, disk, files, room, temporaries, .. } = dataset;
             let (dataset, _) = Dataset::open(path, disk, files, room, temporaries, report)?;
             return Ok((dataset, true));
@@ -96,7 +101,8 @@ impl<D: Disk> Dataset<D> {
         let next_segment = dataset.open_segments(&mut index)?;
         dataset.writer =
             Mutex::new(Writer { segments: SegmentWriter::new(next_segment, dataset.files.clone()) });
-        dataset.room.settle(0, index.footprint());
+        let owed = index.take_owed();
+        dataset.room.settle(&dataset.path, 0, index.footprint(), &owed);
         dataset.index = RwLock::new(index);
         let mut writer = dataset.lock_writer();
         report.frames_dropped += dataset.natives_win(&mut writer)?;

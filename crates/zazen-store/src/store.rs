@@ -186,7 +186,7 @@ impl<D: Disk> Store<D> {
         all.extend(datasets.map(str::to_owned));
         let bytes = registry::save_datasets(&*self.disk, self.serial(), all.iter().map(String::as_str))?;
         let before = self.registry_bytes.swap(bytes, Ordering::Relaxed);
-        self.room.settle(on_disk(before), on_disk(bytes));
+        self.room.settle_own(on_disk(before), on_disk(bytes));
         Ok(())
     }
 

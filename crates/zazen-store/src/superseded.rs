@@ -104,7 +104,7 @@ impl Text {
         let Some(text) = read_text(store.disk(), &place())? else { return Ok(Text::default()) };
         let what = "superseded: its lines are not those of this release";
         let parsed = Text::parse(&text).ok_or_else(|| Error::new(ErrorKind::Corrupt, what))?;
-        store.room().settle(0, on_disk(Text::bytes_of(&text)));
+        store.room().settle_own(0, on_disk(Text::bytes_of(&text)));
         Ok(parsed)
     }
 
@@ -130,7 +130,7 @@ impl Text {
         write_text(store.disk(), &place(), &folder, &temporary(store.serial()), &text)?;
         let is_counted = *old != Text::default() && !old.unread;
         let before = if is_counted { on_disk(Text::bytes_of(&old.print())) } else { 0 };
-        store.room().settle(before, on_disk(Text::bytes_of(&text)));
+        store.room().settle_own(before, on_disk(Text::bytes_of(&text)));
         Ok(Text { unread: false, ..self })
     }
 }

@@ -7,6 +7,8 @@ use crate::config::{Args, CacheSpec, Config, Validate, check_budget};
 use crate::daemon::{disk_space, space_limits};
 use crate::disk_readers::disk_kind;
 use crate::placement::check_placement;
+use crate::quota_settings::QuotaSettings;
+use crate::quotas;
 use crate::service_plugins;
 use crate::viewer::Powers;
 use std::fmt::Write;
@@ -168,6 +170,10 @@ fn check_backing(config: &Config, report: &mut Report) {
         Ok(roots) => roots,
         Err(error) => return report.add("backing", Err(error)),
     };
+    if config.quotas != QuotaSettings::default() {
+        let told = quotas::of(&config.quotas, &roots).map(|_| config.quotas.shown());
+        report.add("budgets of users and datasets", told);
+    }
     for root in &roots.roots {
         let listed = root.backing.list(&RelPath::default());
         let named =

@@ -7,6 +7,7 @@ use crate::cores::{CpuShare, Cpus};
 use crate::namespace_settings::{NamespaceArgs, NamespaceConfig, NamespaceTable};
 use crate::peers::PeerList;
 use crate::plugin_settings::{self, PluginTable};
+use crate::quota_settings::QuotaSettings;
 use clap::Parser;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -74,6 +75,14 @@ pub struct Args {
     /// disk]
     #[arg(long, value_name = "SIZE")]
     pub free_floor: Option<String>,
+    /// Bytes of each disk that the frames of one user's files may take: SIZE for each user,
+    /// NAME=SIZE for one, none for no bound; once for each [default: none]
+    #[arg(long, value_name = "[USER=]SIZE")]
+    pub user_budget: Vec<String>,
+    /// Bytes of each disk that one dataset may take: SIZE for each, /PATH=SIZE for all datasets at
+    /// and beneath a path together; once for each [default: none]
+    #[arg(long, value_name = "[/PATH=]SIZE")]
+    pub dataset_budget: Vec<String>,
     /// Serve Prometheus metrics at http://HOST:PORT/metrics; port 0 picks one [default: off]
     #[arg(long, value_name = "HOST:PORT")]
     pub metrics: Option<String>,
@@ -169,6 +178,10 @@ struct File {
     #[serde(default)]
     budget: OneOrMany<String>,
     free_floor: Option<String>,
+    #[serde(default)]
+    user_budget: OneOrMany<String>,
+    #[serde(default)]
+    dataset_budget: OneOrMany<String>,
     metrics: Option<String>,
     name: Option<String>,
     log: Option<String>,
@@ -253,6 +266,8 @@ pub struct Config {
     pub peers: Option<PeerList>,
     /// Free bytes never used; `None`: 5 GiB, or 5 % of a smaller disk.
     pub free_floor_bytes: Option<u64>,
+    /// What users and datasets may take of each disk.
+    pub quotas: QuotaSettings,
     /// `host:port` of the metrics page.
     pub metrics: Option<String>,
     /// Name of this node.
@@ -372,6 +387,10 @@ impl Config {
             key: absolute("key", key)?,
             peers,
             free_floor_bytes: size("free_floor", &args.free_floor, file.free_floor)?,
+            quotas: QuotaSettings::parse(
+                &file.user_budget.beneath(&args.user_budget),
+                &file.dataset_budget.beneath(&args.dataset_budget),
+            )?,
             metrics: args
                 .metrics
                 .clone()

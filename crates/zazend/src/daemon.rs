@@ -13,6 +13,7 @@ use crate::node::Node;
 use crate::node_store::{AbsentDisk, CacheDisk, CacheDisks};
 use crate::peers::Peers;
 use crate::placement::check_placement;
+use crate::quotas;
 use crate::scan_records::ScanRecords;
 use crate::service_control::ControlService;
 use crate::service_frames::FramesService;
@@ -136,6 +137,7 @@ impl Daemon {
             left_undone: Mutex::default(),
             config: RwLock::new(Arc::new(config)),
         });
+        quotas::apply(&node, &node.config().quotas)?;
         // Asked once now, so that a wrong path shows in the log at the start. A store that is
         // mounted late must not keep the daemon from serving its cache.
         for root in &node.roots.roots {

@@ -34,6 +34,8 @@ pub mod opened;
 pub mod peers;
 pub mod placement;
 pub mod plugin_settings;
+pub mod quota_settings;
+pub mod quotas;
 pub mod reload;
 pub mod scan;
 pub mod scan_records;

@@ -4,6 +4,7 @@
 use crate::latency::Histogram;
 use crate::node::Node;
 use crate::node_store::DiskState;
+use crate::quotas::{self, Row, Whose};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -156,9 +157,33 @@ impl Collector for NodeCollector {
             histogram(encoder.encode_descriptor(name, help, None, MetricType::Histogram)?, took)?;
         }
         encode_disks(&mut encoder, &disks)?;
+        encode_quotas(&mut encoder, &quotas::report(&node))?;
         let plugins = node.plugins.get().and_then(Weak::upgrade);
         plugins.map_or(Ok(()), |plugins| encode_plugins(&mut encoder, &plugins.reports()))
     }
+}
+
+/// What users and folders have, and their bounds.
+fn encode_quotas(
+    encoder: &mut DescriptorEncoder<'_>,
+    rows: &[Row],
+) -> std::result::Result<(), std::fmt::Error> {
+    type Value = fn(&Row) -> Option<u64>;
+    let gauges: [(&str, &str, Value); 2] = [
+        ("quota_used_bytes", "Bytes that frames of a user or a folder take", |row| Some(row.used)),
+        ("quota_budget_bytes", "Bytes that they may take", |row| row.budget),
+    ];
+    for (name, help, value) in gauges.into_iter().filter(|_| !rows.is_empty()) {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (row, bytes) in rows.iter().filter_map(|row| Some((row, value(row)?))) {
+            let label = match &row.whose {
+                Whose::User(uid) => ("user", uid.to_string()),
+                Whose::Folder(path) => ("folder", path.clone()),
+            };
+            ConstGauge::new(bytes as i64).encode(family.encode_family(&[label])?)?;
+        }
+    }
+    Ok(())
 }
 
 /// The disks of the cache, by their roots.

@@ -10,6 +10,8 @@ use crate::logging::{LogFilter, LogLevel};
 use crate::node::{LeftUndone, Node};
 use crate::node_store::CacheDisk;
 use crate::peers::PeerList;
+use crate::quota_settings::QuotaSettings;
+use crate::quotas;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use zazen_call::ClusterKey;
@@ -96,6 +98,7 @@ fn take(node: &Node, new: Config, log: &LogLevel) -> Result<Outcome> {
         limits.push((disk, new));
     }
     let readers = merged.readers.unwrap_or_else(|| advised_readers(&node.disks));
+    let quotas = quotas::of(&merged.quotas, &node.roots)?;
     // What can fail comes first, and the only change that can fail comes last of it.
     let filter = LogFilter::parse(&merged.log)?;
     let turns = disks_with_turns(merged.readers, &node.disks);
@@ -112,6 +115,7 @@ fn take(node: &Node, new: Config, log: &LogLevel) -> Result<Outcome> {
         let closed = server.replace_key(&key);
         outcome.taken.push(format!("the key ({closed} connections of other nodes and writers were closed)"));
     }
+    node.disks.serving.iter().for_each(|disk| disk.store.set_quotas(quotas.clone()));
     for (disk, new) in limits {
         if (&merged.caches, merged.free_floor_bytes) == (&now.caches, now.free_floor_bytes) {
             break;
@@ -153,6 +157,7 @@ fn merge(now: &Config, new: Config, has_key: bool, outcome: &mut Outcome) -> Con
         key,
         peers,
         free_floor_bytes,
+        quotas,
         metrics,
         name,
         log,
@@ -227,6 +232,7 @@ fn merge(now: &Config, new: Config, has_key: bool, outcome: &mut Outcome) -> Con
     }
 
     goes.look("free_floor", |config| &config.free_floor_bytes, &free_floor_bytes, size);
+    goes.look("user_budget and dataset_budget", |config| &config.quotas, &quotas, QuotaSettings::shown);
     goes.look("log", |config| &config.log, &log, String::clone);
     let readers_text =
         |readers: &Option<u16>| readers.map_or("auto".to_owned(), |readers| readers.to_string());
@@ -254,6 +260,7 @@ fn merge(now: &Config, new: Config, has_key: bool, outcome: &mut Outcome) -> Con
         key: if key_stays { now.key.clone() } else { key },
         peers: if peers_stay { now.peers.clone() } else { peers },
         free_floor_bytes,
+        quotas,
         log,
         readers,
         validate,

@@ -2,6 +2,7 @@
 
 use crate::node::Node;
 use crate::node_store::DiskState;
+use crate::quotas::{self, Row, Whose};
 use crate::service_plugins;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
@@ -36,6 +37,7 @@ pub fn status(node: &Node, caller: &Caller) -> Value {
             "used": space.used, "reserved": space.reserved, "budget": space.budget, "free": space.free,
             "floor": space.floor,
         },
+        "quotas": quotas(node, caller),
         "disk": disk(node, caller),
         "disks": disks(node, caller),
         "counters": counters(node),
@@ -69,6 +71,17 @@ fn disk(node: &Node, caller: &Caller) -> Value {
         "ok": failing.is_empty(), "trouble": trouble,
         "read_failures": sum(|disk| disk.failures.0), "change_failures": sum(|disk| disk.failures.1),
     })
+}
+
+/// What users and folders have of their bounds. Who is no operator is told its own.
+fn quotas(node: &Node, caller: &Caller) -> Value {
+    let is_shown = |row: &Row| node.is_operator(caller) || row.whose == Whose::User(caller.credentials.uid);
+    let shown = quotas::report(node).into_iter().filter(is_shown);
+    let all = shown.map(|row| match row.whose {
+        Whose::User(uid) => json!({"user": uid, "used": row.used, "budget": row.budget}),
+        Whose::Folder(path) => json!({"folder": path, "used": row.used, "budget": row.budget}),
+    });
+    all.collect()
 }
 
 const FAILS: &str = "it fails; its operator is told more";
