@@ -101,6 +101,12 @@ impl ObjectTree {
     }
 }
 
+/// The key behind which a listing has none of `names` any more, be they objects or folders. A
+/// folder's key ends with a slash, which comes behind a dot: `a/` comes after `a.b`.
+fn last_key(names: &BTreeSet<&str>) -> String {
+    names.iter().map(|name| format!("{name}/")).max().unwrap_or_default()
+}
+
 impl Shared {
     /// For messages.
     fn name(&self, path: &RelPath) -> String {
@@ -259,8 +265,7 @@ impl Shared {
         names: &BTreeSet<&str>,
     ) -> (HashMap<String, SourceStat>, bool) {
         let mut found = HashMap::new();
-        // As keys: a folder's ends with a slash.
-        let last = names.last().map(|name| format!("{name}/")).unwrap_or_default();
+        let last = last_key(names);
         let (mut token, mut latest, mut is_sorted) = (None, first.to_owned(), true);
         for _ in 0..1 + names.len() / PAGE_KEYS * 2 {
             let Ok((objects, folders, next)) = self.page(folder, Some(first), token, PAGE_KEYS).await else {
@@ -550,5 +555,17 @@ impl SourceFile for ObjectFile {
 
     fn is_one_version(&self) -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_folder_comes_behind_the_last_key() {
+        for (names, last) in [(["a", "a.b"], "a/"), (["a", "a0"], "a0/"), (["a", "b"], "b/")] {
+            assert_eq!(last_key(&BTreeSet::from(names)), last);
+        }
     }
 }
