@@ -41,6 +41,8 @@ pub(crate) fn start(node: &Arc<NamespaceNode>) -> Result<()> {
     };
     spawn("ns-keep", run)?;
     spawn("ns-quota", crate::quota::run)?;
+    spawn("ns-archive", crate::archive::work::run)?;
+    spawn("ns-names", crate::archive::work::run_names)?;
     spawn("ns-copy", run_copies)
 }
 
@@ -142,6 +144,7 @@ impl NamespaceNode {
                     let sealed = self.objects.open(*name).and_then(|object| self.seal_one(*name, &object));
                     if sealed == Ok(true) {
                         self.waiting.copies.note(*name, Duration::ZERO);
+                        self.archive.note(*name);
                     }
                     sealed
                 }

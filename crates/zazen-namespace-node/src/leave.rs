@@ -242,7 +242,8 @@ impl NamespaceNode {
         let mut look = Look::default();
         for folder in 0..FOLDERS {
             let names = match self.objects.folder(folder)? {
-                Ok(names) => names,
+                // What only the archive has comes back, and moves, too.
+                Ok(names) => names.into_iter().chain(self.archive.away_in(folder)).collect::<Vec<_>>(),
                 Err(errno) => {
                     tracing::error!(
                         "namespace: folder {folder:03x} of the objects cannot be listed: {errno}; this node \

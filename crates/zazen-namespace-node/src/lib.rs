@@ -9,6 +9,7 @@
 //!   all; `copies`, `incoming`: copies on other nodes; `balance`: files that move to other nodes;
 //!   `leave`, `leaving`: all files of a node that leaves; `place`: where new files go when the disk
 //!   is full;
+//! - `archive`: closed files on a parallel file system;
 //! - `route`: operations to the primaries of their partitions; `away`: primaries that were waited
 //!   for in vain; `looks`: how long a call may look at directories above; `session`, `handles`:
 //!   what a caller has open;
@@ -23,6 +24,7 @@
 //! a caller. An object that should be here and is not is an error, never an empty file.
 
 mod admission;
+mod archive;
 mod away;
 mod balance;
 mod books;
@@ -59,5 +61,6 @@ mod waiting;
 mod watch;
 mod watchers;
 
+pub use archive::state::ArchiveTold;
 pub use node::{Admit, Durability, NamespaceNode, NodeList, Told};
 pub use service::NamespaceService;

@@ -1,5 +1,7 @@
 //! A node of the namespace, as its service uses it.
 
+use crate::archive::recall;
+use crate::archive::state::{Archive, ArchiveTold};
 use crate::away::Away;
 use crate::books::Quotas;
 use crate::driver::{Bytes, Driver, wall_ns};
@@ -91,6 +93,8 @@ pub struct Told {
     pub admit: Admit,
     /// Whether root of this node is root in the namespace. Otherwise it is nobody there.
     pub trusts_root: bool,
+    /// Where closed files go; `None`: nowhere.
+    pub archive: Option<ArchiveTold>,
 }
 
 /// How long another node may take to say its name.
@@ -102,6 +106,7 @@ pub struct NamespaceNode {
     pub(crate) objects: Arc<Objects>,
     pub(crate) seals: Arc<Seals>,
     pub(crate) waiting: Waiting,
+    pub(crate) archive: Arc<Archive>,
     /// What is done to leave the namespace.
     pub(crate) leave: Work,
     /// Copies that are coming in.
@@ -208,6 +213,8 @@ impl NamespaceNode {
         let objects = Arc::new(Objects::new(folder.sub("objects")?));
         let incoming = Incoming::open(folder.sub("incoming")?)?;
         let seals = Arc::new(Seals::open(folder.sub("sums")?)?);
+        let archive = Arc::new(Archive::open(told.archive.as_ref(), &folder, &objects)?);
+        recall::install(&archive, &objects, &seals, &folder)?;
         let links = Arc::new(Links::new(told.key.clone(), &told.name));
         let waits_for = "the daemon to listen".to_owned();
         let engine = Box::new(Forming { waits_for });
@@ -222,6 +229,7 @@ impl NamespaceNode {
             objects,
             seals,
             waiting: Waiting::default(),
+            archive,
             leave: Work::default(),
             incoming,
             links,
@@ -388,6 +396,7 @@ impl NamespaceNode {
             "damaged_files": self.seals.damaged_count(),
             "waits_for_checksums": self.waiting.seals.len(),
             "waits_for_copies": self.waiting.copies.len(),
+            "archive": self.archive.status(),
             "quotas": lists_quotas.then(|| self.quotas(None).quotas.iter().map(|quota| serde_json::json!({
                 "user": quota.user,
                 "path": quota.path,

@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use zazen_core::fnv::mixed;
 use zazen_namespace::service::{ObjectCall, namespace_fn};
 use zazen_namespace::{Errno, InodeId};
@@ -68,10 +68,19 @@ impl ObjectName {
 /// An open object.
 pub type Object = Arc<File>;
 
+/// Who has the bytes of objects that are not here.
+pub(crate) trait Absent: Send + Sync {
+    /// Brings the object back, if its bytes are elsewhere. False if they never went.
+    fn bring_back(&self, objects: &Objects, name: ObjectName) -> Result<bool, Errno>;
+    /// The object is gone for good, or is another node's.
+    fn gone(&self, name: ObjectName);
+}
+
 /// The objects of a node. For any thread.
 pub struct Objects {
     root: OwnedFd,
     open: Mutex<OpenObjects>,
+    absent: OnceLock<Box<dyn Absent>>,
 }
 
 /// Objects that are kept open, the oldest first.
@@ -100,7 +109,62 @@ pub(crate) fn errno(error: Kernel) -> Errno {
 impl Objects {
     /// The objects in the folder `root`.
     pub fn new(root: OwnedFd) -> Objects {
-        Objects { root, open: Mutex::default() }
+        Objects { root, open: Mutex::default(), absent: OnceLock::new() }
+    }
+
+    /// From now on, objects that are not here may come back.
+    pub(crate) fn bring_back_by(&self, absent: Box<dyn Absent>) {
+        self.absent.set(absent).ok();
+    }
+
+    fn bring_back(&self, name: ObjectName) -> Result<bool, Errno> {
+        self.absent.get().map_or(Ok(false), |absent| absent.bring_back(self, name))
+    }
+
+    /// Whether the disk has the object now.
+    pub(crate) fn is_there(&self, name: ObjectName) -> bool {
+        rustix::fs::statat(&self.root, name.path(), rustix::fs::AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// What the disk says of the object, if it has it now.
+    pub(crate) fn look(&self, name: ObjectName) -> Option<std::fs::Metadata> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let opened = rustix::fs::openat(&self.root, name.path(), flags, Mode::empty());
+        File::from(opened.ok()?).metadata().ok()
+    }
+
+    /// Lets the object's bytes go, if it may go once nobody can open it any more. `folder` is where
+    /// it is meanwhile. Whoever wants to open it meanwhile asks [`Absent::bring_back`], which must
+    /// wait.
+    pub(crate) fn set_aside(
+        &self,
+        name: ObjectName,
+        folder: BorrowedFd<'_>,
+        may_go: &dyn Fn(&File) -> Result<bool, Errno>,
+    ) -> Result<bool, Errno> {
+        rustix::fs::renameat(&self.root, name.path(), folder, name.file()).map_err(errno)?;
+        self.kept().forget(name);
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let opened = rustix::fs::openat(folder, name.file(), flags, Mode::empty()).map_err(errno);
+        let goes = opened.and_then(|object| may_go(&File::from(object)));
+        if goes == Ok(true) {
+            rustix::fs::unlinkat(folder, name.file(), rustix::fs::AtFlags::empty()).map_err(errno)?;
+            return goes;
+        }
+        self.put_back(name, folder)?;
+        goes
+    }
+
+    /// Puts an object back that was set aside, unless there is one again.
+    pub(crate) fn put_back(&self, name: ObjectName, folder: BorrowedFd<'_>) -> Result<(), Errno> {
+        let into = sub(self.root.as_fd(), &name.folder()).map_err(|_| Errno::EIO)?;
+        let flags = rustix::fs::RenameFlags::NOREPLACE;
+        let renamed = rustix::fs::renameat_with(folder, name.file(), &into, name.file(), flags);
+        self.kept().forget(name);
+        match renamed {
+            Err(Kernel::EXIST) => Ok(()),
+            renamed => renamed.map_err(errno),
+        }
     }
 
     fn kept(&self) -> MutexGuard<'_, OpenObjects> {
@@ -160,6 +224,14 @@ impl Objects {
             kept.changes
         };
         match self.openat(name, OFlags::RDWR) {
+            Err(Kernel::NOENT) if self.bring_back(name)? => {
+                let before = self.kept().changes;
+                match self.openat(name, OFlags::RDWR) {
+                    Ok(file) => Ok(self.keep(name, file, before)),
+                    Err(Kernel::NOENT) => Err(Errno::ESTALE),
+                    Err(error) => Err(errno(error)),
+                }
+            }
             Ok(file) => Ok(self.keep(name, file, before)),
             Err(Kernel::NOENT) => Err(Errno::ESTALE),
             Err(error) => Err(errno(error)),
@@ -168,7 +240,12 @@ impl Objects {
 
     /// A descriptor of its own for another program.
     pub fn descriptor(&self, name: ObjectName, write: bool) -> Result<OwnedFd, Errno> {
-        match self.openat(name, if write { OFlags::RDWR } else { OFlags::RDONLY }) {
+        let flags = if write { OFlags::RDWR } else { OFlags::RDONLY };
+        let opened = match self.openat(name, flags) {
+            Err(Kernel::NOENT) if self.bring_back(name)? => self.openat(name, flags),
+            opened => opened,
+        };
+        match opened {
             Err(Kernel::NOENT) => Err(Errno::ESTALE),
             opened => opened.map_err(errno),
         }
@@ -214,6 +291,9 @@ impl Objects {
     pub fn remove(&self, name: ObjectName) -> Result<(), Errno> {
         let unlinked = rustix::fs::unlinkat(&self.root, name.path(), rustix::fs::AtFlags::empty());
         self.kept().forget(name);
+        if let Some(absent) = self.absent.get() {
+            absent.gone(name);
+        }
         match unlinked {
             Ok(()) | Err(Kernel::NOENT) => Ok(()),
             Err(error) => Err(errno(error)),

@@ -173,6 +173,24 @@ impl Seals {
         Some(seal)
     }
 
+    /// The seal of an object that is not here: it was sealed when it went.
+    pub(crate) fn of_absent(&self, name: ObjectName) -> Option<Seal> {
+        self.load(name).unwrap_or_else(|error| {
+            tracing::warn!("namespace: {error}");
+            None
+        })
+    }
+
+    /// Brings the object's seal to the disk: its bytes are about to go.
+    pub(crate) fn sync(&self, name: ObjectName) -> std::io::Result<()> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        for path in [name.path(), name.folder()] {
+            let opened = rustix::fs::openat(&self.root, path, flags, Mode::empty())?;
+            rustix::fs::fsync(opened)?;
+        }
+        Ok(rustix::fs::fsync(&self.root)?)
+    }
+
     fn load(&self, name: ObjectName) -> Result<Option<Seal>> {
         let within = |error| Error::io(format!("the checksums of inode {}", name.id), error);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;

@@ -5,6 +5,7 @@
 //! directory's own partition, and a new file's inode beside its entry: so create, open, stat and
 //! unlink are one operation on one partition. See `docs/decisions/0008-namespace.md`.
 //!
+//! - [`archive`]: what goes to a parallel file system, and which local bytes may go then.
 //! - `operation`: what clients ask, and the answers; `attributes`, `name`, `id`, `errno`: their
 //!   parts.
 //! - [`map`]: which nodes keep which partition.
@@ -13,6 +14,7 @@
 //! - `split`: routing to directories that are split into buckets.
 //! - `service`: what goes between programs and daemons.
 
+pub mod archive;
 mod attributes;
 mod errno;
 mod id;

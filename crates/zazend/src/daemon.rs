@@ -346,6 +346,7 @@ fn start_namespace(config: &Config, key: Option<&ClusterKey>) -> Result<Option<A
         repair_after: of.repair_after,
         admit: of.admit,
         trusts_root: of.trusts_root,
+        archive: of.archive.clone(),
     };
     NamespaceNode::start(&told).map(Some)
 }

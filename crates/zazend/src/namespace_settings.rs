@@ -4,8 +4,9 @@ use crate::peers::PeerList;
 use serde::Deserialize;
 use std::path::PathBuf;
 use std::time::Duration;
-use zazen_core::{Error, ErrorKind, Result};
-use zazen_namespace_node::{Admit, Durability, NodeList};
+use zazen_core::{Error, ErrorKind, Result, byte_size};
+use zazen_namespace::archive::KeepFree;
+use zazen_namespace_node::{Admit, ArchiveTold, Durability, NodeList};
 
 /// The table `[namespace]`.
 #[derive(Deserialize, Default)]
@@ -20,6 +21,10 @@ pub struct NamespaceTable {
     repair_after: Option<u32>,
     admit: Option<String>,
     root: Option<String>,
+    archive: Option<PathBuf>,
+    archive_rate: Option<String>,
+    archive_after: Option<u32>,
+    archive_free: Option<String>,
 }
 
 /// The flags of the namespace.
@@ -64,6 +69,21 @@ pub struct NamespaceArgs {
     /// [default: squash]
     #[arg(id = "namespace_root", long = "namespace-root", value_name = "HOW")]
     pub root: Option<String>,
+    /// Copy closed files to this folder of a parallel file system in the background; the same on
+    /// all nodes. The folder must be there [default: none]
+    #[arg(id = "namespace_archive", long = "namespace-archive", value_name = "DIR")]
+    pub archive: Option<PathBuf>,
+    /// The most bytes that this node copies to the archive in a second, such as 200M [default: as
+    /// many as go]
+    #[arg(id = "namespace_archive_rate", long = "namespace-archive-rate", value_name = "SIZE")]
+    pub archive_rate: Option<String>,
+    /// Seconds after its last change that a closed file is archived [default: 10]
+    #[arg(id = "namespace_archive_after", long = "namespace-archive-after", value_name = "SECONDS")]
+    pub archive_after: Option<u32>,
+    /// How much of this node's disk to keep free: local bytes of archived files go then, such as
+    /// 10% or 200G [default: 10%]
+    #[arg(id = "namespace_archive_free", long = "namespace-archive-free", value_name = "SIZE|PERCENT")]
+    pub archive_free: Option<String>,
 }
 
 /// What the daemon is told of the namespace.
@@ -89,10 +109,51 @@ pub struct NamespaceConfig {
     pub admit: Admit,
     /// Whether root of this node is root in the namespace.
     pub trusts_root: bool,
+    /// Where closed files go.
+    pub archive: Option<ArchiveTold>,
 }
 
 fn refuse(what: String) -> Error {
     Error::new(ErrorKind::Config, what)
+}
+
+/// The archive, as flags or file say.
+fn archive(
+    args: &NamespaceArgs,
+    root: &Option<PathBuf>,
+    rate: Option<String>,
+    after: Option<u32>,
+    free: Option<String>,
+) -> Result<Option<ArchiveTold>> {
+    let rate = args.archive_rate.clone().or(rate);
+    let after = args.archive_after.or(after);
+    let free = args.archive_free.clone().or(free);
+    let Some(root) = args.archive.clone().or(root.clone()) else {
+        if rate.is_some() || after.is_some() || free.is_some() {
+            return Err(refuse("namespace archive: no folder is given: give --namespace-archive DIR".into()));
+        }
+        return Ok(None);
+    };
+    if !root.is_absolute() {
+        return Err(refuse(format!("namespace archive {}: give an absolute path", root.display())));
+    }
+    let size = |name: &str, text: &str| byte_size::parse(text).map_err(|error| error.within(name));
+    let keep_free = match free.as_deref() {
+        None => KeepFree::Percent(10),
+        Some(text) => match text.strip_suffix('%') {
+            Some(percent) => match percent.trim().parse() {
+                Ok(percent @ 0..=100) => KeepFree::Percent(percent),
+                _ => {
+                    let why = format!("namespace archive_free {text:?}: give 0% to 100%, or a size");
+                    return Err(refuse(why));
+                }
+            },
+            None => KeepFree::Bytes(size("namespace archive_free", text)?),
+        },
+    };
+    let bytes_per_s = rate.as_deref().map_or(Ok(0), |text| size("namespace archive_rate", text))?;
+    let after = Duration::from_secs(after.unwrap_or(10).into());
+    Ok(Some(ArchiveTold { root, bytes_per_s, after, keep_free }))
 }
 
 impl NamespaceConfig {
@@ -166,7 +227,9 @@ impl NamespaceConfig {
             Some("trust") => true,
             Some(other) => return Err(refuse(format!("namespace root {other:?}: give squash or trust"))),
         };
+        let archive = archive(args, &file.archive, file.archive_rate, file.archive_after, file.archive_free)?;
         Ok(Some(NamespaceConfig {
+            archive,
             data,
             nodes,
             format: args.format,
@@ -196,6 +259,43 @@ mod tests {
         assert!(
             NamespaceConfig::assemble(&lost, None, true).unwrap_err().to_string().contains("--namespace DIR")
         );
+    }
+
+    #[test]
+    fn the_archive_is_a_folder_with_a_rate_and_what_is_kept_free() {
+        let assemble = |args: NamespaceArgs, table: &str| {
+            NamespaceConfig::assemble(&args, Some(toml::from_str(table).unwrap()), false)
+                .map(|config| config.unwrap().archive)
+                .map_err(|error| error.to_string())
+        };
+        let base = args(Some("/ns"));
+        assert_eq!(assemble(base.clone(), ""), Ok(None));
+        let told = ArchiveTold {
+            root: "/lustre/run1".into(),
+            bytes_per_s: 0,
+            after: Duration::from_secs(10),
+            keep_free: KeepFree::Percent(10),
+        };
+        assert_eq!(assemble(base.clone(), "archive = '/lustre/run1'"), Ok(Some(told.clone())));
+        let flags = NamespaceArgs {
+            archive: Some("/other".into()),
+            archive_rate: Some("1M".into()),
+            archive_free: Some("5G".into()),
+            ..base.clone()
+        };
+        let other = ArchiveTold {
+            root: "/other".into(),
+            bytes_per_s: 1 << 20,
+            keep_free: KeepFree::Bytes(5 << 30),
+            after: Duration::from_secs(3),
+        };
+        assert_eq!(assemble(flags, "archive = '/lustre/run1'\narchive_after = 3"), Ok(Some(other)));
+        let bad = |table: &str| assemble(base.clone(), table).unwrap_err();
+        assert!(bad("archive_after = 3").contains("--namespace-archive DIR"));
+        assert!(bad("archive = 'run1'").contains("absolute"));
+        assert!(bad("archive = '/a'\narchive_free = '101%'").contains("0% to 100%"));
+        assert!(bad("archive = '/a'\narchive_free = 'much'").contains("archive_free"));
+        assert!(bad("archive = '/a'\narchive_rate = 'fast'").contains("archive_rate"));
     }
 
     #[test]
