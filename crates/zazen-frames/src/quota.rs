@@ -301,7 +301,8 @@ mod tests {
             let quotas = Quotas { users: [(1, 30)].into(), ..quotas() };
             let whole = Account { budget: 150, ..Account::default() };
             let mut ledger = Ledger { whole, quotas: quotas.clone(), ..Ledger::default() };
-            let (mut promised, mut frames): (Vec<(Claim, u64)>, Vec<(Claim, u64)>) = Default::default();
+            let mut promised: Vec<(Claim, u64)> = Vec::new();
+            let mut frames: Vec<(Claim, u64)> = Vec::new();
             for (what, uid, at, bytes, index) in steps {
                 match what {
                     0 => {
