@@ -30,6 +30,7 @@ OTHER_FLAGS = {"--lose", "--rate", "--root", "--pjdfstest", "--symmetric"}
 OTHER_FLAGS |= {"--comment", "--constraint", "--exclude", "--nodelist", "--prefer", "--reservation"}
 # Python programs of ours, whose flags pages name.
 PROGRAMS = [
+    "examples/protein_gallery.py",
     "integrations/slurm/zazen-slurm-features",
     "integrations/viz/src/generate.py",
     "tests/posix/ltp.py",

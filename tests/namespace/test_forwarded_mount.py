@@ -100,7 +100,7 @@ def run(folder: Path, alone: Callable[..., None], test: Callable[[Far], None], *
 
 def test_programs_find_what_the_folder_has(folder, alone):
     def test(far: Far) -> None:
-        assert "who mounts only" in far.mount()
+        assert "for its user only: here, for root" in far.mount()
         # What takes minutes over TCP on a loaded machine runs by hand (programs.py).
         (far.mnt / "tar").mkdir()
         try:
