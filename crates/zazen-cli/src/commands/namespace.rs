@@ -175,10 +175,43 @@ fn status(arguments: &Status) -> Result<()> {
              `zazen namespace scrub` names them"
         ));
     }
+    if status["archive"].is_object() {
+        archive(&status["archive"], number(&status["waits_for_checksums"]));
+    }
     if let Some(why) = status["broken"].as_str() {
         output::note(format!("this node answers nobody: {why}"));
     }
     Ok(())
+}
+
+/// What is archived of this node's files, waits, and fails.
+fn archive(of: &Value, without_checksums: u64) {
+    let number = |name: &str| of[name].as_u64().unwrap_or_default();
+    let root = of["root"].as_str().unwrap_or("no archive is set");
+    output::line(format!(
+        "archive {}: {} files ({}) of this node, {} of them only there ({}); {} wait, {} failed",
+        shown(Some(root)),
+        number("files"),
+        human_bytes(number("bytes")),
+        number("only_there_files"),
+        human_bytes(number("only_there_bytes")),
+        number("waiting") + without_checksums,
+        number("failed"),
+    ));
+    let names = &of["names"];
+    if names.is_object() {
+        output::line(format!(
+            "names in the archive, {} s ago: {}, {} files had none yet, {} failed",
+            names["age_s"], names["names"], names["lacking"], names["failed"],
+        ));
+    }
+    for (why, what) in
+        [(&of["trouble"], "the archive"), (&of["failure"], "archiving"), (&names["failure"], "name")]
+    {
+        if let Some(why) = why.as_str() {
+            output::note(format!("{what}: {why}"));
+        }
+    }
 }
 
 /// Name and host of a node. No name: it has not said it to the daemon that was asked.
