@@ -19,8 +19,9 @@ use std::time::{Duration, Instant};
 
 /// Connections at once.
 const GUESTS_MAX: usize = 64;
-/// From a connection's beginning to its end.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// From a connection's beginning to its end. A browser on a busy machine asks seconds after it has
+/// connected, and leaves a page without its script if it is cut off.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// The longest request, headers and all.
 const REQUEST_BYTES_MAX: usize = 16 << 10;
 /// How long the responder accepts nothing after the kernel refused a connection.
