@@ -36,7 +36,7 @@ def launch():
     pytest.importorskip("mpi4py", reason="no mpi4py: pip install 'zazen[mpi]'")
     launcher = mpiexec()
 
-    def run(ranks, *command, seconds=300, **environment):
+    def run(ranks, *command, seconds=900, **environment):
         words = [launcher, "-n", str(ranks), sys.executable, *map(str, command)]
         variables = mpi_environment() | {name: str(value) for name, value in environment.items()}
         variables |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -285,7 +285,7 @@ def type_in(script, folder, **environment):
             env={**clean, **environment}, start_new_session=True,
         )  # fmt: skip
     try:
-        status = shell.wait(timeout=120)
+        status = shell.wait(timeout=400)
         assert status == 0, out.read_text()
         return out.read_text()
     finally:
