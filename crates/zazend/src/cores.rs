@@ -2,7 +2,7 @@
 //!
 //! Set before the daemon has threads: threads and the processes of plug-ins inherit both.
 
-use rustix::process::{getpid, getsid, setpriority_process};
+use rustix::process::setpriority_process;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use zazen_core::{Error, ErrorKind, Result};
 
@@ -114,7 +114,7 @@ impl CpuShare {
         }
         // Where the kernel groups programs by session, nice values count within a session. Other
         // sessions are not this daemon's to change.
-        if getsid(None).is_ok_and(|session| session == getpid()) {
+        if leads_its_session() {
             match std::fs::write("/proc/self/autogroup", nice.to_string()) {
                 Ok(()) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -123,6 +123,15 @@ impl CpuShare {
         }
         Ok(())
     }
+}
+
+/// Whether this process began its session. `rustix::process::getsid` ends a process whose session
+/// began outside of its PID namespace: the kernel names such a session 0.
+fn leads_its_session() -> bool {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace()).into_iter().flatten();
+    let pid = stat.split_whitespace().next();
+    pid.is_some() && fields.skip(3).next() == pid
 }
 
 impl std::fmt::Display for CpuShare {

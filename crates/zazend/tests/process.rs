@@ -543,6 +543,15 @@ fn it_keeps_to_its_cores_and_to_its_share() {
     let nice = rustix::process::getpriority_process(None).unwrap().max(18).to_string();
     let found = cores_of(process.pid());
     assert!(found.len() > 1 && found.iter().all(|one| *one == (core.clone(), nice.clone())), "{found:?}");
+
+    // In a container its session began outside: the kernel gives it the number 0.
+    let contained = launch.command(Path::new(PROGRAM));
+    let user = if rustix::process::geteuid().is_root() { "" } else { "--user" };
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--pid", "--fork", "--kill-child"].into_iter().chain((!user.is_empty()).then_some(user)));
+    let output = unshare.arg(contained.get_program()).args(contained.get_args()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("is in use by") || said.contains("unshare"), "{said}");
     drop(process);
 
     let refused = |flags: [&str; 2]| {
