@@ -94,6 +94,7 @@ pub fn watch(
                 Arrival::File(name) => watcher.note(name),
                 // A trajectory is read while its writer has it open, maybe beyond the watch's end.
                 Arrival::Begun(name) => _ = watcher.takes(&name),
+                Arrival::NotUtf8(name) => watcher.refuse(&name),
                 Arrival::Folder | Arrival::Overflow => watcher.list(true)?,
                 Arrival::Gone => {
                     return Err(Error::new(
@@ -144,6 +145,10 @@ struct Watch {
     /// What was pushed last under each number, so that a file that is found twice is pushed once.
     pushed: HashMap<u64, Validator>,
     strangers: BTreeSet<String>,
+    /// Names that are not UTF-8, each told once. No frame can have one.
+    refused: BTreeSet<PathBuf>,
+    /// Those that are not told yet.
+    untold: Vec<String>,
     growing: Growing,
 }
 
@@ -186,6 +191,8 @@ impl Watch {
             due: BTreeMap::new(),
             pushed: HashMap::new(),
             strangers: BTreeSet::new(),
+            refused: BTreeSet::new(),
+            untold: Vec::new(),
         })
     }
 
@@ -217,9 +224,17 @@ impl Watch {
             };
             for entry in entries {
                 let entry = entry.map_err(named)?;
-                let Ok(name) = entry.file_name().into_string() else { continue };
-                let name = format!("{prefix}{name}");
-                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+                let name = match entry.file_name().into_string() {
+                    Ok(name) => format!("{prefix}{name}"),
+                    Err(name) => {
+                        if all && (deep || !is_folder) {
+                            self.refuse(&Path::new(&prefix).join(name));
+                        }
+                        continue;
+                    }
+                };
+                if is_folder {
                     if deep {
                         folders.push((entry.path(), format!("{name}/")));
                     }
@@ -234,6 +249,18 @@ impl Watch {
             }
         }
         Ok(())
+    }
+
+    /// Something whose name is not UTF-8 is left alone. The user is told of the first part of
+    /// `name` that is no text: of a folder, and not of each file in it.
+    fn refuse(&mut self, name: &Path) {
+        let parts: Vec<_> = name.iter().collect();
+        let text = parts.iter().take_while(|part| part.to_str().is_some()).count();
+        let culprit: PathBuf = parts.iter().take(text + 1).collect();
+        let shown = culprit.to_string_lossy().into_owned();
+        if !by_name::is_temporary_name(&shown) && self.refused.insert(culprit) {
+            self.untold.push(shown);
+        }
     }
 
     /// The file in its present state is not pushed.
@@ -276,6 +303,10 @@ impl Watch {
         submit: &mut Submit<'_>,
         tell: &mut dyn FnMut(WatchEvent),
     ) -> u64 {
+        for name in self.untold.drain(..) {
+            let reason = "its name is not UTF-8, so it is not pushed; rename it".to_owned();
+            tell(WatchEvent::Failed { name, reason });
+        }
         let mut submitted = 0;
         let now = Instant::now();
         let names: Vec<String> =

@@ -409,6 +409,45 @@ fn frames_in_folders_are_found() {
 }
 
 #[test]
+fn names_that_are_not_utf8_are_told_once() {
+    use std::os::unix::ffi::OsStrExt;
+    let failed = |told: &[WatchEvent]| -> Vec<String> {
+        let name = |event: &WatchEvent| match event {
+            WatchEvent::Failed { name, reason } if reason.contains("not UTF-8") => Some(name.clone()),
+            _ => None,
+        };
+        let mut names: Vec<String> = told.iter().filter_map(name).collect();
+        names.sort();
+        names
+    };
+    let bytes = std::ffi::OsStr::from_bytes;
+    let cluster = cluster(vec![Script::default()]);
+    std::fs::write(cluster.root.join(bytes(b"old\xff-1")), "x").unwrap();
+    std::fs::write(cluster.root.join(bytes(b".hidden\xff")), "x").unwrap();
+    std::fs::create_dir(cluster.root.join(bytes(b"folder\xff"))).unwrap();
+    let options = WatchOptions { pattern: Some(common::PATTERN.into()), ..WatchOptions::default() };
+    // The frames come last: when they are pushed, everything before them has been told.
+    let told = watching(&cluster, options, 3, |root| {
+        std::fs::write(root.join(bytes(b"new\xfe-1")), "x").unwrap();
+        std::fs::write(root.join(bytes(b"new\xff-1")), "x").unwrap();
+        std::fs::write(root.join(bytes(b"new\xff-1")), "again").unwrap();
+        write_frames(root, 0..3, 100);
+    });
+    assert_eq!(failed(&told), ["new\u{fffd}-1", "new\u{fffd}-1", "old\u{fffd}-1"], "{told:?}");
+    // With frames in folders, a folder is told of, and not each file in it.
+    let deep = WatchOptions { pattern: Some("s{n}/f".into()), ..WatchOptions::default() };
+    let told = watching(&cluster, deep, 1, |root| {
+        std::fs::write(root.join(bytes(b"folder\xff/f1")), "x").unwrap();
+        std::fs::write(root.join(bytes(b"folder\xff/f2")), "x").unwrap();
+        std::fs::create_dir(root.join("s7")).unwrap();
+        std::fs::write(root.join("s7/f"), "x").unwrap();
+    });
+    let mut expected = vec!["folder\u{fffd}", "new\u{fffd}-1", "new\u{fffd}-1", "old\u{fffd}-1"];
+    expected.sort();
+    assert_eq!(failed(&told), expected, "{told:?}");
+}
+
+#[test]
 fn a_watch_needs_a_directory() {
     let cluster = cluster(vec![Script::default()]);
     let pusher = cluster.pusher();

@@ -21,7 +21,7 @@ pub enum WatchEvent {
     },
     /// A file's name gives no frame number. Reported once per name.
     NotAFrame(String),
-    /// A file could not be read.
+    /// A file could not be read, or can have no frame's name.
     Failed {
         /// Its name.
         name: String,

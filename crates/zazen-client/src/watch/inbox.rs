@@ -16,6 +16,8 @@ pub(super) enum Arrival {
     File(String),
     /// A file of this name was made, and is open for writing.
     Begun(String),
+    /// Something has this name, relative to the directory, and the name is not UTF-8.
+    NotUtf8(PathBuf),
     /// A folder appeared and is watched now. Files may have appeared in it before that.
     Folder,
     /// The kernel dropped events: look through the directory.
@@ -88,21 +90,27 @@ impl Inbox {
             arrivals.push(Arrival::Overflow);
             return Ok(());
         }
-        let name = |path: &PathBuf| path.strip_prefix(&self.directory).ok()?.to_str().map(str::to_owned);
+        let named = |path: &PathBuf, arrival: fn(String) -> Arrival| {
+            let name = path.strip_prefix(&self.directory).ok()?;
+            Some(match name.to_str() {
+                Some(name) => arrival(name.to_owned()),
+                None => Arrival::NotUtf8(name.to_owned()),
+            })
+        };
         match event.kind {
             EventKind::Access(AccessKind::Close(AccessMode::Write)) => {
-                arrivals.extend(event.paths.first().and_then(name).map(Arrival::File));
+                arrivals.extend(event.paths.first().and_then(|path| named(path, Arrival::File)));
             }
             EventKind::Modify(ModifyKind::Name(RenameMode::To)) => {
                 let Some(path) = event.paths.first() else { return Ok(()) };
                 match path.is_dir() {
                     true => arrivals.push(self.folder_came(path)?),
-                    false => arrivals.extend(name(path).map(Arrival::File)),
+                    false => arrivals.extend(named(path, Arrival::File)),
                 }
             }
             // Only a trajectory that grows is read before it is closed.
             EventKind::Create(CreateKind::File) => {
-                arrivals.extend(event.paths.first().and_then(name).map(Arrival::Begun));
+                arrivals.extend(event.paths.first().and_then(|path| named(path, Arrival::Begun)));
             }
             EventKind::Create(CreateKind::Folder) => {
                 let Some(path) = event.paths.first() else { return Ok(()) };
@@ -133,6 +141,23 @@ fn cannot_watch(folder: &Path, error: &notify::Error) -> Error {
 mod tests {
     use super::*;
     use notify::event::Flag;
+    use std::os::unix::ffi::OsStrExt;
+
+    #[test]
+    fn names_that_are_not_utf8_are_not_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        let inbox = Inbox::open(folder.path(), false).unwrap();
+        let name = Path::new(std::ffi::OsStr::from_bytes(b"f\xff-1"));
+        for kind in [
+            EventKind::Access(AccessKind::Close(AccessMode::Write)),
+            EventKind::Modify(ModifyKind::Name(RenameMode::To)),
+            EventKind::Create(CreateKind::File),
+        ] {
+            let mut arrivals = Vec::new();
+            inbox.read(Ok(Event::new(kind).add_path(folder.path().join(name))), &mut arrivals).unwrap();
+            assert_eq!(arrivals, [Arrival::NotUtf8(name.to_owned())], "{kind:?}");
+        }
+    }
 
     #[test]
     fn events_are_reduced_to_what_a_watch_has_to_know() {
