@@ -166,6 +166,16 @@ fn lengths_of_terabytes_allocate_nothing() {
 }
 
 #[test]
+fn an_xtc_frame_of_atoms_far_from_each_other_is_whole() {
+    // GROMACS takes the size index beyond its table for it.
+    let mut bytes = common::xtc(57, &[8, 8], false).bytes;
+    for (index, whole) in [(9, 2), (72, 2), (73, 2), (74, 0), (-1, 0)] {
+        bytes[84..88].copy_from_slice(&i32::to_be_bytes(index));
+        assert_eq!(scan(Format::Xtc, &bytes, 64).frames.len(), whole, "{index}");
+    }
+}
+
+#[test]
 fn hdf5_is_refused_with_a_way_out() {
     let head = b"\x89HDF\r\n\x1a\n\0\0\0\0";
     assert_eq!(sniff(head, "x.h5"), Some(Format::H5md));

@@ -31,6 +31,11 @@ const SIZES: [u32; 73] = [
 ];
 /// The first index with a size.
 const SMALLEST: usize = 9;
+/// The last index. It has no size: GROMACS's writer takes it where all atoms that follow each other
+/// are farther apart than the largest size, so that there is no small difference to store. A writer
+/// that takes what lies behind its table for a size, and stores differences so, writes what nobody
+/// else can read: that is an error.
+const NO_SIZE: usize = SIZES.len();
 /// A frame of no more atoms is not compressed.
 const PLAIN_ATOMS_MAX: usize = 9;
 
@@ -184,7 +189,7 @@ impl Compressed {
         }
         let small = usize::try_from(small)
             .ok()
-            .filter(|small| (SMALLEST..SIZES.len()).contains(small))
+            .filter(|small| (SMALLEST..=NO_SIZE).contains(small))
             .ok_or_else(|| damaged(format!("its size index is {small}")))?;
         Ok(Compressed { unit: 1.0 / precision, minimum, sizes, small })
     }
@@ -206,10 +211,8 @@ impl Compressed {
     /// `None` if the stream ends too early or has what no writer writes.
     fn decompress(&self, bits: &mut Bits<'_>, out: &mut Out<'_>) -> Option<()> {
         let large = Triple::new(self.sizes);
-        let mut small = self.small;
-        let mut triple = small_triple(small)?;
-        // Differences around 0 are stored as numbers from 0 on.
-        let mut middle = (SIZES[small] / 2) as i32;
+        let mut index = self.small;
+        let mut small = Small::at(index)?;
         // How many atoms follow as differences. It holds until the stream changes it.
         let mut run = 0;
         while !out.is_full() {
@@ -221,7 +224,7 @@ impl Compressed {
             }
             let mut before = first;
             for at in 0..run {
-                let difference = triple.read(bits)?.map(|number| (number as i32).wrapping_sub(middle));
+                let difference = small.read(bits)?;
                 let this = add(difference, before);
                 out.write(this)?;
                 if at == 0 {
@@ -235,18 +238,38 @@ impl Compressed {
                 out.write(first)?;
             }
             if change != 0 {
-                small = small.checked_add_signed(change as isize)?;
-                triple = small_triple(small)?;
-                middle = (SIZES[small] / 2) as i32;
+                index = index.checked_add_signed(change as isize)?;
+                small = Small::at(index)?;
             }
         }
         Some(())
     }
 }
 
-fn small_triple(index: usize) -> Option<Triple> {
-    let size = *SIZES.get(index).filter(|size| **size > 0)?;
-    Some(Triple::with_width([size; 3], index as u32))
+/// How small differences are stored.
+struct Small {
+    /// `None`: they cannot be stored.
+    triple: Option<Triple>,
+    /// Differences around 0 are stored as numbers from 0 on.
+    middle: i32,
+}
+
+impl Small {
+    /// `None` if no writer uses the index.
+    fn at(index: usize) -> Option<Small> {
+        if index == NO_SIZE {
+            return Some(Small { triple: None, middle: 0 });
+        }
+        let size = *SIZES.get(index).filter(|size| **size > 0)?;
+        Some(Small { triple: Some(Triple::with_width([size; 3], index as u32)), middle: (size / 2) as i32 })
+    }
+
+    /// The next difference.
+    #[inline(always)]
+    fn read(&self, bits: &mut Bits<'_>) -> Option<[i32; 3]> {
+        let numbers = self.triple.as_ref()?.read(bits)?;
+        Some(numbers.map(|number| (number as i32).wrapping_sub(self.middle)))
+    }
 }
 
 #[inline(always)]

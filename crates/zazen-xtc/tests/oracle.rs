@@ -106,11 +106,30 @@ fn what_no_writer_writes_is_refused() {
     check_refused(56, f32::NAN.to_be_bytes(), "precision is NaN");
     check_refused(60, i32::MAX.to_be_bytes(), "range from 2147483647");
     check_refused(84, 8i32.to_be_bytes(), "size index is 8");
-    check_refused(84, 73i32.to_be_bytes(), "size index is 73");
+    // 73 is a size index, but no difference can be stored with it, and this frame has some.
+    check_refused(84, 73i32.to_be_bytes(), "wrong at atom");
+    check_refused(84, 74i32.to_be_bytes(), "size index is 74");
     check_refused(84, (-1i32).to_be_bytes(), "size index is -1");
     check_refused(88, (-1i32).to_be_bytes(), "-1 compressed bytes");
     check_refused(88, i32::MAX.to_be_bytes(), "cut off");
     check_refused(88, 8i32.to_be_bytes(), "left over");
+}
+
+#[test]
+fn the_index_beyond_the_table_of_sizes_is_that_of_atoms_far_from_each_other() {
+    // molly takes the last index of the table for them, and GROMACS the one beyond it.
+    let positions: Vec<f32> =
+        (0..36).map(|value| if value % 3 == 0 { value as f32 * 8e3 } else { 1.0 }).collect();
+    for magic in [Magic::Xtc1995, Magic::Xtc2023] {
+        let frame = Frame { precision: 1000.0, positions: positions.clone(), ..Frame::default() };
+        let mut bytes = written(&frame, magic);
+        assert_eq!(bytes[84..88], 72i32.to_be_bytes());
+        let (mut expected, mut found) = (vec![0.0; 36], vec![0.0; 36]);
+        zazen_xtc::decode(&bytes, &mut expected, 1.0).unwrap();
+        bytes[84..88].copy_from_slice(&73i32.to_be_bytes());
+        zazen_xtc::decode(&bytes, &mut found, 1.0).unwrap();
+        assert_eq!(found, expected);
+    }
 }
 
 #[test]

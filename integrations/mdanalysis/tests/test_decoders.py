@@ -111,6 +111,28 @@ def test_ranges_beyond_64_bits(tmp_path):
         assert np.array_equal(decode("xtc", b"", path.read_bytes()), expected), scale
 
 
+def test_atoms_far_from_each_other(tmp_path):
+    """XTC frames whose atoms are all farther apart than the largest size of a difference: writers
+    take the size index beyond their table. What they take for its size is whatever lies there in
+    memory, so these atoms are farther apart than half of any such number: no difference is stored."""
+    from MDAnalysis.lib.formats.libmdaxdr import XTCFile
+
+    positions = np.zeros((40, 3), dtype=np.float32)
+    positions[:, 0] = np.arange(40) % 2 * 1_200_000 - 600_000 + np.arange(40)
+    path = tmp_path / "far.xtc"
+    with XTCFile(str(path), "w") as file:
+        for step in range(3):
+            file.write(positions, np.eye(3, dtype=np.float32), step, step, 1000.0)
+    data = path.read_bytes()
+    assert struct.unpack(">i", data[84:88]) == (73,)
+    with XTCFile(str(path)) as file:
+        expected = file.read().x
+    with zazen.open(path, direct=True) as dataset:
+        frames = [bytes(dataset[number].data) for number in range(len(dataset))]
+    assert len(frames) == 3 and b"".join(frames) == data
+    assert np.array_equal(decode("xtc", b"", frames[0]), expected)
+
+
 def test_memory_is_refused_for_atoms_that_cannot_be_there(tmp_path):
     _, data = one_frame(tmp_path, "xtc")
     bad = bytearray(data)
