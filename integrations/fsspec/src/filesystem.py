@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import errno
 import os
+import re
 import stat
 import threading
 from collections import OrderedDict
@@ -27,6 +28,8 @@ OPEN_MAX = 16
 OPEN_KEPT_BYTES = 4 << 20
 #: Files that one call reads at once.
 THREADS_MAX = 8
+#: How a URL of another file system begins.
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class ZazenFileSystem(AbstractFileSystem):
@@ -56,6 +59,8 @@ class ZazenFileSystem(AbstractFileSystem):
         ahead_bytes: int = 4 << 20,
         **kwargs: Any,
     ) -> None:
+        if target := kwargs.get("target_protocol"):
+            raise _not_mounted(f"zazen::{target}://", target)
         super().__init__(**kwargs)
         self.block_bytes, self.ahead_bytes = block_bytes, ahead_bytes
         options = {"socket": socket, "backing": backing, "direct": direct, "timeout": timeout}
@@ -71,6 +76,8 @@ class ZazenFileSystem(AbstractFileSystem):
         path = stringify_path(path)
         for prefix in ("zazen://", "zazen:"):
             path = path.removeprefix(prefix)
+        if url := _URL.match(path):
+            raise _not_mounted(f"zazen://{path}", url[0].removesuffix("://"))
         if not path.startswith("/"):
             path = os.path.join(os.getcwd(), path)
         return path.rstrip("/") or "/"
@@ -257,6 +264,19 @@ class ZazenFileSystem(AbstractFileSystem):
     def touch(self, path: str, truncate: bool = True, **kwargs: Any) -> None:
         """Refused."""
         self._refuse("touch", path)
+
+
+def _not_mounted(what: str, protocol: str) -> Exception:
+    """Why a URL of another file system cannot be read here, and what can."""
+    if protocol == "file":
+        instead = "leave out file://"
+    elif protocol in ("s3", "s3a"):
+        instead = 'zazen.open("s3://BUCKET/PREFIX") reads a bucket that the daemon serves'
+    else:
+        instead = f"read it with fsspec's own {protocol}://, or mount it"
+    return zazen.UnsupportedError(
+        f"{what}: Zazen's file system has the files of mounted directories only; {instead}"
+    )
 
 
 def _is_now(version: Version, found: os.stat_result) -> bool:

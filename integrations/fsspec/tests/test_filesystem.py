@@ -47,6 +47,33 @@ def test_protocol_is_registered(node, files):
     assert fs.unstrip_protocol("/a/b") == "zazen:///a/b"
 
 
+@pytest.mark.parametrize(
+    ("url", "instead"),
+    [
+        ("zazen://s3://bucket/key", r"zazen.open\(.s3://"),
+        ("zazen://https://example.org/a", "https://, or mount it"),
+        ("zazen::file:///a", "leave out file://"),
+    ],
+)
+def test_urls_of_other_file_systems_are_refused(url, instead):
+    for read in (fsspec.open, fsspec.core.url_to_fs):
+        with pytest.raises(zazen.UnsupportedError, match=instead):
+            read(url)
+
+
+def test_urls_are_refused_in_every_call(fs, backing, files):
+    for call in (fs.info, fs.ls, fs.open, fs.cat_file):
+        with pytest.raises(zazen.UnsupportedError, match="https://"):
+            call("https://example.org/a")
+        with pytest.raises(zazen.UnsupportedError, match=r"zazen.open\(.s3://"):
+            call("zazen:s3://bucket/key")
+    with pytest.raises(zazen.UnsupportedError, match="leave out file://"):
+        fs.cat(f"file://{next(iter(files))}")
+    # A name with a colon is one.
+    (backing / "s3:x").write_bytes(b"here")
+    assert fs.cat_file(str(backing / "s3:x")) == b"here"
+
+
 def test_names_and_sizes(fs, backing, files):
     assert sorted(fs.find(str(backing))) == sorted(files)
     for path, data in files.items():
