@@ -10,6 +10,8 @@ import json
 import os
 import time
 from collections.abc import Iterable
+from contextlib import closing
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,7 @@ from zazen.viz.parts import (
     vtkhdf_times,
 )
 from zazen.viz.steps import Ahead, Kept
+from zazen.viz.turns import Came, in_turn
 from zazen.viz.visualization import Visualization, stock
 
 __all__ = ["Reader"]
@@ -323,61 +326,53 @@ class Reader(VTKPythonAlgorithmBase):
     def _read(
         self, step: int, files: list[int], left_out: LeftOut, note: dict[str, Any]
     ) -> tuple[dict[int, Any], dict[str, Arrays]]:
-        opened = self.visualization
-        begin = time.perf_counter()
-        frames = self._ahead.fetched(step) if self._ahead is not None else None
-        parsed = self._ahead.parsed(step) if self._ahead is not None else {}
-        parsed = {file: part for file, part in parsed.items() if part.left_out == left_out}
-        if frames is not None and len(frames) != len(files):
-            frames = None
-        ahead = frames is not None or parsed.keys() == set(files) != set()
-        if frames is None:
-            frames = opened.read(step, files)
+        """This rank's files of a step: those that came ahead, then the others."""
+        opened, begin = self.visualization, time.perf_counter()
+        came = self._came_ahead(step, files, left_out)
         waited = time.perf_counter() - begin
         parts, arrays, sources = {}, {}, {"local": 0, "remote": 0, "store": 0}
-        reads = []
-        plan = opened.plan(step)
-        for at, file in enumerate(files):
-            shown = opened.steps[step].files[file]
-            began, done = time.perf_counter(), parsed.get(file)
-            if done is not None:
-                parts[file] = done.part
-            if opened.without_mount:
-                with frames[at] if frames is not None else opened.fetch(step, file) as memory:
-                    if done is None:
-                        parts[file] = read_part(memory.path, shown, left_out)
-                    length = memory.length
-                source = "local" if plan.is_local[file] else "remote"
-            else:
-                frame = frames[at] if frames is not None else None
-                path = frame.path if frame is not None else None
-                if done is None:
-                    parts[file] = read_part(path or opened.path_of(step, file), shown, left_out)
-                length = frame.length if frame is not None else max(opened.steps[step].bytes[file], 0)
-                in_cache = frame is not None and frame.source not in ("backing", "direct")
-                from_store = not in_cache and opened.namespace is None
-                source = "store" if from_store else "local" if plan.is_local[file] else "remote"
-            reads.append(time.perf_counter() - began if done is None else done.seconds)
-            arrays[shown] = parts[file].arrays
-            sources[source] += length
-        note |= {"files": len(files), "ahead": ahead, "wait_s": waited, "reads_s": reads} | {
-            f"{name}_bytes": count for name, count in sources.items()
-        }
+        reads, plan = [], opened.plan(step)
+        with closing(in_turn(opened, step, files[len(came) :])) as others:
+            coming = chain(came, others)
+            for file in files:
+                began, shown = time.perf_counter(), opened.steps[step].files[file]
+                one = next(coming)
+                waited += time.perf_counter() - began
+                if one.part is not None:
+                    parts[file] = one.part.part
+                    reads.append(one.part.seconds)
+                else:
+                    parts[file] = read_part(one.path or opened.path_of(step, file), shown, left_out)
+                    one.close()
+                    reads.append(time.perf_counter() - began)
+                arrays[shown] = parts[file].arrays
+                is_in_cache = one.source not in (None, "backing", "direct")
+                is_from_store = not is_in_cache and opened.namespace is None and not opened.without_mount
+                source = "store" if is_from_store else "local" if plan.is_local[file] else "remote"
+                sources[source] += one.length
+        note |= {"files": len(files), "ahead": len(came) == len(files) != 0, "wait_s": waited}
+        note |= {"reads_s": reads} | {f"{name}_bytes": count for name, count in sources.items()}
         note["remote_files"] = sum(not plan.is_local[file] for file in files)
         return parts, arrays
+
+    def _came_ahead(self, step: int, files: list[int], left_out: LeftOut) -> list[Came]:
+        """What came ahead of the first of ``files``, as far as it can be used."""
+        came = self._ahead.fetched(step) if self._ahead is not None else []
+        if files != self.visualization.mine(step):
+            return []
+        # What was parsed with other arrays is read anew.
+        good = takewhile(lambda one: one.part is None or one.part.left_out == left_out, came)
+        return list(good)
 
     @staticmethod
     def _parses_ahead() -> bool:
         return (vtkVersion.GetVTKMajorVersion(), vtkVersion.GetVTKMinorVersion()) >= _LETS_GO
 
-    def _parse_ahead(self, step: int, file: int, frame: Any) -> ParsedAhead | None:
-        """Parses a file on the background thread; None if the step itself shall do it, and name
-        what is wrong."""
+    def _parse_ahead(self, step: int, file: int, path: Any) -> ParsedAhead | None:
+        """Parses a file on the background thread, from ``path`` or where it is; None if the step
+        itself shall do it, and name what is wrong."""
         opened, began = self._opened, time.perf_counter()
         if opened is None or not may_be_parsed_aside(shown := opened.steps[step].files[file]):
-            return None
-        path = frame.path if frame is not None else None
-        if path is None and opened.without_mount:
             return None
         left_out = self._left_out()
         try:

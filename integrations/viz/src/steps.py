@@ -1,20 +1,20 @@
 """Time steps that a rank keeps in memory, and those that it fetches before they are asked for.
 
 A background thread brings the files of the next steps to this node and into memory. Where VTK lets
-go of Python's lock while it renders, the thread parses them as well; older VTK keeps the lock, so
-there it only waits for disks and networks.
+go of Python's lock while it renders, the thread parses them as well, while the next ones come;
+older VTK keeps the lock, so there it only waits for disks and networks.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
-import zazen
-from zazen.viz.visualization import Memory, Visualization
+from zazen.viz.turns import Came, advise, in_turn
+from zazen.viz.visualization import Visualization
 
 __all__ = ["Ahead", "Kept"]
 
@@ -59,21 +59,18 @@ class Kept:
 class Ahead:
     """Brings the files of coming steps, one step after the other, on a thread of its own.
 
-    ``fetched(step)`` gives the frames of a step that came, or waits for them if they are under way.
-
-    ``parse(step, file, frame)``: parses one of them, on this thread; None if it can't. ``parsed``
-    gives what came of it. A step's parts count as its frames do: an upper bound of both is held.
+    ``parse(step, file, path)``: parses one of them, on this thread, while the next ones come; None
+    if it can't. ``fetched`` gives what came of a step.
     """
 
     def __init__(
         self,
         visualization: Visualization,
         bytes_max: int,
-        parse: Callable[[int, int, zazen.Frame | Memory | None], Any] | None = None,
+        parse: Callable[[int, int, Any], Any] | None = None,
     ) -> None:
         self._visualization, self._bytes_max, self._parse = visualization, bytes_max, parse
-        self._frames: dict[int, list[zazen.Frame | Memory]] = {}
-        self._parsed: dict[int, dict[int, Any]] = {}
+        self._came: dict[int, list[Came]] = {}
         self._wanted: list[int] = []
         self._under_way: int | None = None
         self._changed = threading.Condition()
@@ -83,9 +80,8 @@ class Ahead:
     def want(self, steps: list[int]) -> None:
         """From now on these steps come, in this order; others that came are forgotten."""
         with self._changed:
-            self._frames = {step: frames for step, frames in self._frames.items() if step in steps}
-            self._parsed = {step: parts for step, parts in self._parsed.items() if step in steps}
-            here = {*self._frames, *self._parsed, self._under_way}
+            self._came = {step: came for step, came in self._came.items() if step in steps}
+            here = {*self._came, self._under_way}
             self._wanted = [step for step in steps if step not in here]
             if not self._wanted:
                 return
@@ -98,17 +94,13 @@ class Ahead:
         # VTK will keep Python's lock, so the thread must be beyond it before this returns.
         self._begun.wait(_BEGIN_SECONDS_MAX)
 
-    def fetched(self, step: int) -> list[zazen.Frame | Memory] | None:
-        """The frames of ``step``, in the order of the rank's files; None if nobody fetched them."""
+    def fetched(self, step: int) -> list[Came]:
+        """What came of the first of this rank's files of ``step``, in their order; if it is under
+        way, once it is done. Memory may not have sufficed for all."""
         with self._changed:
             while self._under_way == step:
                 self._changed.wait()
-            return self._frames.pop(step, None)
-
-    def parsed(self, step: int) -> dict[int, Any]:
-        """What ``parse`` made of files of ``step``, by file. To be asked after `fetched`."""
-        with self._changed:
-            return self._parsed.pop(step, {})
+            return self._came.pop(step, [])
 
     def stop(self) -> None:
         """Fetches no more."""
@@ -126,58 +118,44 @@ class Ahead:
             return self._under_way
 
     def _held(self) -> int:
-        """Bytes of all frames and parts that wait for their step."""
-        frames = sum(frame.length for frames in self._frames.values() for frame in frames)
-        return frames + sum(part.bytes for parts in self._parsed.values() for part in parts.values())
+        """Bytes of all that waits for its step."""
+        return sum(each.bytes for came in self._came.values() for each in came)
 
-    def _parse_all(self, step: int, files: list[int], frames: list[Any] | None) -> dict[int, Any]:
-        """Parses the files of a step, as far as memory allows."""
-        if self._parse is None:
-            return {}
-        with self._changed:
-            room = self._bytes_max - self._held() - sum(frame.length for frame in frames or [])
-        parsed = dict[int, Any]()
-        for at, file in enumerate(files):
-            room -= max(self._visualization.steps[step].bytes[file], 0)
-            if room < 0:
-                break
-            part = self._parse(step, file, frames[at] if frames is not None else None)
-            if part is not None:
-                parsed[file] = part
-        return parsed
+    def _bring(self, step: int, room: int) -> list[Came]:
+        """What comes of the files of a step, as far as there is room for it."""
+        files, brought = self._visualization.mine(step), list[Came]()
+        self._begun.set()
+        with closing(in_turn(self._visualization, step, files)) as coming:
+            for file, came in zip(files, coming, strict=True):
+                # A part takes about as much as its file, and both are held while VTK parses.
+                if self._parse is not None and came.bytes + came.length <= room:
+                    part = self._parse(step, file, came.path)
+                    if part is not None:
+                        came.take_part(part)
+                if came.part is None and came.item is None:
+                    # The kernel was asked for this file. It may be asked for the others.
+                    advise(self._visualization, step, files[len(brought) + 1 :])
+                    break
+                brought.append(came)
+                room -= came.bytes
+                if room <= 0:
+                    break
+        return brought
 
     def _work(self) -> None:
         while (step := self._next()) is not None:
-            frames, parsed = None, dict[int, Any]()
+            with self._changed:
+                room = self._bytes_max - self._held()
+            came = list[Came]()
             try:
-                files = self._visualization.mine(step)
-                self._begun.set()
-                if self._visualization.without_mount:
-                    frames = [self._visualization.fetch(step, file) for file in files]
-                else:
-                    frames = self._visualization.read(step, files)
-                if frames is None:
-                    advise(self._visualization, step, files)
-                parsed = self._parse_all(step, files, frames)
+                came = self._bring(step, room)
             except Exception:
                 # The step itself will meet the fault, and name it.
-                frames = None
+                came = []
             finally:
                 self._begun.set()
                 with self._changed:
-                    if frames is not None:
-                        self._frames[step] = frames
-                    if parsed:
-                        self._parsed[step] = parsed
+                    if came:
+                        self._came[step] = came
                     self._under_way = None
                     self._changed.notify_all()
-
-
-def advise(visualization: Visualization, step: int, files: list[int]) -> None:
-    """Asks the kernel to read files from where they are; returns at once."""
-    for file in files:
-        descriptor = os.open(visualization.path_of(step, file), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
-        finally:
-            os.close(descriptor)

@@ -1,0 +1,92 @@
+"""Files that are brought while others are parsed: order, bounded memory, faults in their turn."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+from zazen.viz import turns
+from zazen.viz.turns import in_turn
+
+
+class Files:
+    """Stands in for a visualization without a mount, whose files have these sizes."""
+
+    without_mount = True
+
+    def __init__(self, sizes, bad=()):
+        self.steps = [SimpleNamespace(bytes=sizes)]
+        self.bad = bad
+        #: Bytes that were brought and not let go, and the most of them that there ever were.
+        self.held = self.most = 0
+        self.lock = threading.Lock()
+        self.brought = [threading.Event() for _ in sizes]
+
+    def fetch(self, step, file):
+        if file in self.bad:
+            raise OSError(f"file {file} is bad")
+        with self.lock:
+            self.held += self.steps[0].bytes[file]
+            self.most = max(self.most, self.held)
+        self.brought[file].set()
+        return SimpleNamespace(length=self.steps[0].bytes[file], file=file)
+
+    def let_go(self, came):
+        with self.lock:
+            self.held -= came.length
+
+
+def bringers():
+    return [thread for thread in threading.enumerate() if thread.name == "zazen-viz-bring"]
+
+
+def test_the_next_file_comes_while_one_is_parsed(monkeypatch):
+    monkeypatch.setattr(turns, "_GROUP_BYTES", 1)
+    files = Files([10] * 5)
+    for at, came in enumerate(in_turn(files, 0, range(5))):
+        assert came.item.file == at
+        # While this one is in hand, the next one comes without being asked for.
+        assert at == 4 or files.brought[at + 1].wait(60)
+    assert bringers() == []
+
+
+@pytest.mark.parametrize("group_bytes", [1, 25])
+def test_memory_is_bounded(monkeypatch, group_bytes):
+    monkeypatch.setattr(turns, "_GROUP_BYTES", group_bytes)
+    monkeypatch.setattr(turns, "_AHEAD_BYTES", 60)
+    files = Files([10, 20, 5, 100, 10, 10, 0, 30, 30, 10] * 20)
+    order = list(range(200))[::-1]
+    seen = []
+    for came in in_turn(files, 0, order):
+        seen.append(came.item.file)
+        files.let_go(came)
+    assert seen == order
+    # What is in hand, and what waits. One file has more than all may have.
+    assert files.most <= 60 + 100 + group_bytes
+    assert files.held == 0
+
+
+@pytest.mark.parametrize("taken", [0, 1, 3])
+def test_the_thread_ends_with_its_reader(monkeypatch, taken):
+    monkeypatch.setattr(turns, "_GROUP_BYTES", 1)
+    monkeypatch.setattr(turns, "_AHEAD_BYTES", 20)
+    coming = in_turn(Files([10] * 9), 0, range(9))
+    for _ in range(taken):
+        next(coming)
+    coming.close()
+    assert bringers() == []
+
+
+def test_a_fault_is_raised_in_its_turn(monkeypatch):
+    monkeypatch.setattr(turns, "_GROUP_BYTES", 1)
+    coming = in_turn(Files([10] * 6, bad=[3]), 0, range(6))
+    assert [next(coming).item.file for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(OSError, match="file 3"):
+        next(coming)
+    assert bringers() == []
+
+
+def test_few_bytes_need_no_thread():
+    files = Files([10, 20])
+    for came in in_turn(files, 0, [1, 0]):
+        assert bringers() == [] and came.length in (10, 20)
+    assert list(in_turn(files, 0, [])) == []
