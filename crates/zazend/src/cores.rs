@@ -129,9 +129,9 @@ impl CpuShare {
 /// began outside of its PID namespace: the kernel names such a session 0.
 fn leads_its_session() -> bool {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace()).into_iter().flatten();
+    let mut fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace()).into_iter().flatten();
     let pid = stat.split_whitespace().next();
-    pid.is_some() && fields.skip(3).next() == pid
+    pid.is_some() && fields.nth(3) == pid
 }
 
 impl std::fmt::Display for CpuShare {
