@@ -114,7 +114,8 @@ def test_ranges_beyond_64_bits(tmp_path):
 def test_atoms_far_from_each_other(tmp_path):
     """XTC frames whose atoms are all farther apart than the largest size of a difference: writers
     take the size index beyond their table. What they take for its size is whatever lies there in
-    memory, so these atoms are farther apart than half of any such number: no difference is stored."""
+    memory. These atoms are farther apart than half of any such number, so no difference is stored.
+    """
     from MDAnalysis.lib.formats.libmdaxdr import XTCFile
 
     positions = np.zeros((40, 3), dtype=np.float32)
