@@ -506,12 +506,12 @@ impl Output {
                     counted
                         .map_err(|error| io::Error::new(io::ErrorKind::ResourceBusy, error.to_string()))?;
                 }
-                if let Some(room) =
-                    self.room.filter(|room| bytes.capacity() == 0 && *room <= ROOM_AT_ONCE_MAX)
-                {
-                    *bytes = spare::take(room as usize).ok_or(io::ErrorKind::OutOfMemory)?;
+                let end = start.saturating_add(want);
+                if bytes.capacity() < end {
+                    let first = self.room.filter(|room| bytes.capacity() == 0 && *room <= ROOM_AT_ONCE_MAX);
+                    let at_once = first.map_or(bytes.capacity().saturating_mul(2), |room| room as usize);
+                    spare::grow(bytes, end.max(at_once)).ok_or(io::ErrorKind::OutOfMemory)?;
                 }
-                bytes.try_reserve(want).map_err(|_| io::ErrorKind::OutOfMemory)?;
                 bytes.resize(start + want, 0);
                 Ok(SharedBytesMut::of(&mut bytes[start..]))
             }

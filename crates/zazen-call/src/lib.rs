@@ -53,3 +53,4 @@ pub use quiet::{LeftOut, may_say};
 pub use server::{Attached, Server};
 pub use service::{Call, Caller, Line, Reply, Service};
 pub use shared::{SharedBytes, SharedBytesMut};
+pub use spare::kept_bytes;

@@ -3,12 +3,17 @@
 //! Fresh memory from the kernel costs a page fault for each page, several times the cost of copying
 //! into it. Kept memory belongs to no connection, so idle connections hold none. The process keeps
 //! a bounded amount.
+//!
+//! Invariant: each buffer that an answer grows into was looked for here first. So no more is kept
+//! than answers had in use at once, by sizes, and a process that answers a few calls at once keeps
+//! a few buffers.
 
 use std::sync::{Mutex, PoisonError};
 
 /// Bytes kept at most while no answer uses them.
 const KEPT_BYTES_MAX: usize = 32 << 20;
-/// Smaller buffers are left to the allocator.
+/// Smaller buffers are left to the allocator. Larger ones have multiples of it, so that they fit
+/// answers of nearly their size.
 const KEPT_EACH_MIN: usize = 64 << 10;
 
 /// Buffers that nobody uses, and their bytes.
@@ -19,11 +24,23 @@ struct Spare {
 
 static SPARE: Mutex<Spare> = Mutex::new(Spare { buffers: Vec::new(), bytes: 0 });
 
+/// Gives `buffer` room for `bytes` in all; `None` if there is no memory.
+pub(crate) fn grow(buffer: &mut Vec<u8>, bytes: usize) -> Option<()> {
+    if buffer.capacity() < bytes {
+        let mut larger = take(bytes)?;
+        larger.extend_from_slice(buffer);
+        give_back(std::mem::replace(buffer, larger));
+    }
+    Some(())
+}
+
 /// An empty buffer with room for `bytes`; `None` if there is no memory.
-pub(crate) fn take(bytes: usize) -> Option<Vec<u8>> {
+fn take(bytes: usize) -> Option<Vec<u8>> {
+    let mut wanted = bytes;
     if bytes >= KEPT_EACH_MIN {
+        wanted = bytes.checked_next_multiple_of(KEPT_EACH_MIN)?;
         let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = |buffer: &Vec<u8>| (bytes..=bytes.saturating_mul(2)).contains(&buffer.capacity());
+        let fits = |buffer: &Vec<u8>| (bytes..=wanted.saturating_mul(2)).contains(&buffer.capacity());
         if let Some(index) = spare.buffers.iter().rposition(fits) {
             let buffer = spare.buffers.swap_remove(index);
             spare.bytes -= buffer.capacity();
@@ -31,8 +48,13 @@ pub(crate) fn take(bytes: usize) -> Option<Vec<u8>> {
         }
     }
     let mut buffer = Vec::new();
-    buffer.try_reserve_exact(bytes).ok()?;
+    buffer.try_reserve_exact(wanted).ok()?;
     Some(buffer)
+}
+
+/// How many bytes are kept now.
+pub fn kept_bytes() -> usize {
+    SPARE.lock().unwrap_or_else(PoisonError::into_inner).bytes
 }
 
 /// Keeps `buffer` for another answer, if it is worth it.

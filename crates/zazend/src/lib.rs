@@ -23,6 +23,7 @@ pub mod latency;
 pub mod layouts;
 pub mod logging;
 pub mod look;
+pub mod memory;
 pub mod metrics;
 pub mod misses;
 pub mod namespace_settings;

@@ -10,9 +10,10 @@ use zazend::cores::{CpuShare, Cpus};
 use zazend::logging::{DEFAULT_LOG, LogLevel};
 use zazend::reload::Reloader;
 use zazend::signals::StopSignals;
-use zazend::{Daemon, check, told_files};
+use zazend::{Daemon, check, memory, told_files};
 
 fn main() -> ExitCode {
+    memory::bound_arenas();
     if std::env::args_os().nth(1).is_some_and(|flag| flag == zazen_plugins::WORKER_FLAG) {
         let told = std::env::var("ZAZEN_LOG").unwrap_or_default();
         LogLevel::start(if told.is_empty() { DEFAULT_LOG } else { &told });

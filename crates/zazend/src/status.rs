@@ -190,7 +190,8 @@ pub fn dump(node: &Node) -> String {
     let head = format!(
         "zazend {} on {} (node {:032x}, pid {}), up {} s\ncache {}: {} used, {} promised, budget {}, {} free \
          on disk\n\
-         {} connections, {opened} datasets open, {scans} scans, {} fetches under way\n",
+         {} connections, {opened} datasets open, {scans} scans, {} fetches under way\n\
+         memory: {} kept for answers\n",
         env!("CARGO_PKG_VERSION"),
         node.config().name,
         node.store.node(),
@@ -203,6 +204,7 @@ pub fn dump(node: &Node) -> String {
         show(space.free),
         node.connections(),
         node.fetcher.under_way(),
+        show(zazen_call::kept_bytes() as u64),
     );
     text.push_str(&head);
     for disk in node.disks.states().iter().filter(|disk| !disk.trouble.is_empty()) {
