@@ -5,6 +5,7 @@
 
 use crate::SourceStat;
 use rustix::fs::{AtFlags, FileType};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{OnceLock, PoisonError, RwLock};
@@ -62,6 +63,21 @@ pub fn stat_file(file: &impl std::os::fd::AsFd) -> std::io::Result<SourceStat> {
 
 /// Whether files on the file system with this device number keep their inode numbers.
 fn has_lasting_inodes(device: u64) -> bool {
+    thread_local! {
+        /// The last device, and the answer: most sources are on one.
+        static LAST: Cell<Option<(u64, bool)>> = const { Cell::new(None) };
+    }
+    match LAST.get() {
+        Some((last, lasting)) if last == device => lasting,
+        _ => {
+            let lasting = look_up_lasting_inodes(device);
+            LAST.set(Some((device, lasting)));
+            lasting
+        }
+    }
+}
+
+fn look_up_lasting_inodes(device: u64) -> bool {
     static KNOWN: OnceLock<RwLock<HashMap<u64, bool>>> = OnceLock::new();
     let known = KNOWN.get_or_init(RwLock::default);
     if let Some(lasting) = known.read().unwrap_or_else(PoisonError::into_inner).get(&device) {

@@ -205,7 +205,7 @@ impl Direct {
             Some(descriptor) => Data::Descriptor(Arc::new(descriptor), source.offset),
             None => Data::Source(file, source.offset),
         };
-        let path = self.path.join(source.path.as_str());
+        let path = Arc::from(self.path.join(source.path.as_str()));
         let whole = source.offset == 0 && source.length.is_none();
         Ok(Job { number, delivery: None, path, whole, length, checksum: None, data })
     }

@@ -108,22 +108,20 @@ impl Frame {
     /// not open, has no file until the first call. Then a file is made: a link to a copy in memory.
     /// It lives as long as the frame.
     pub fn path(&self) -> Option<&Path> {
-        match self.place.is_own() {
-            true => Some(&self.place.path),
-            false => self.own_file.path(self.number, self.layout.as_deref(), self.bytes()),
-        }
+        let own = || self.own_file.path(self.number, self.layout.as_deref(), self.bytes());
+        self.place.own().or_else(own)
     }
 
     /// Whether the first call of [`Frame::path`] makes a file.
     pub fn path_is_to_be_made(&self) -> bool {
-        !self.place.is_own()
+        self.place.own().is_none()
     }
 
     /// The larger file that the frame is a part of, and the frame's offset in bytes; `None` if the
     /// frame has a file of its own, or is in no file that this process may open.
     pub fn container(&self) -> Option<(&Path, u64)> {
-        let is_part = !self.place.whole && !self.place.path.as_os_str().is_empty();
-        is_part.then_some((self.place.path.as_path(), self.place.offset))
+        let larger = self.place.path.as_deref().filter(|_| !self.place.whole)?;
+        Some((larger, self.place.offset))
     }
 
     /// The bytes.

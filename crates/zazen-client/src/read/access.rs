@@ -13,7 +13,7 @@ use crate::daemon_spec::{DaemonSpec, check_same_version};
 use crate::direct::{Direct, DirectSpec};
 use crate::lost::{Retry, warn_of_lost_daemon};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use zazen_backing::SourceFile;
@@ -159,7 +159,7 @@ impl Access {
             Data::Inline(..) => (0, false),
         };
         // A frame that came as bytes, or from a served store, is in no file of this machine.
-        let path = if has_file { job.path.clone() } else { PathBuf::new() };
+        let path = has_file.then(|| job.path.clone());
         FrameFile { path, offset, whole: job.whole }
     }
 
@@ -308,6 +308,8 @@ pub(crate) fn jobs_of(batch: Batch) -> impl Iterator<Item = (u64, Result<Job>)> 
     let fds: Vec<_> = batch.fds.into_iter().map(Arc::new).collect();
     let bulk = Arc::new(batch.bulk);
     let mut inline = 0usize;
+    // Packed frames share their file, and so its name.
+    let mut last: Arc<Path> = Arc::from(Path::new(""));
     batch.entries.into_iter().map(move |entry| {
         let number = entry.number;
         if let (Delivery::Failed, error) = (entry.delivery, &entry.error) {
@@ -335,10 +337,14 @@ pub(crate) fn jobs_of(batch: Batch) -> impl Iterator<Item = (u64, Result<Job>)> 
                 return (number, Err(Error::new(ErrorKind::Protocol, why)));
             }
         };
+        if last.as_os_str() != entry.path.as_str() {
+            last = Arc::from(Path::new(&entry.path));
+        }
+        let path = last.clone();
         let job = Job {
             number,
             delivery: Some(entry.delivery),
-            path: PathBuf::from(entry.path),
+            path,
             whole: entry.whole,
             length: entry.length,
             checksum: entry.checksum,

@@ -14,7 +14,7 @@ use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use zazen_core::{Error, FrameNo, Layout, Result};
 use zazen_env::fork::Mine;
 
@@ -23,8 +23,8 @@ const PREFIX: &str = "zazen-frames-";
 /// Where a frame's bytes are, if this process knows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FrameFile {
-    /// The file; empty if there is none that this process may open.
-    pub path: PathBuf,
+    /// The file; `None` if there is none that this process may open.
+    pub path: Option<Arc<Path>>,
     /// Where the frame begins in it.
     pub offset: u64,
     /// The file holds only the frame.
@@ -32,9 +32,9 @@ pub(crate) struct FrameFile {
 }
 
 impl FrameFile {
-    /// Whether `path` is the frame's own.
-    pub(crate) fn is_own(&self) -> bool {
-        self.whole && !self.path.as_os_str().is_empty()
+    /// The file, if it holds only the frame.
+    pub(crate) fn own(&self) -> Option<&Path> {
+        self.path.as_deref().filter(|_| self.whole)
     }
 }
 

@@ -5,7 +5,7 @@ use super::buffer::{Buffer, Pool};
 use super::turn::Turn;
 use super::window;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zazen_backing::SourceFile;
@@ -40,7 +40,7 @@ pub(crate) struct Job {
     pub number: u64,
     /// How the daemon delivers it; `None`: read without a daemon.
     pub delivery: Option<Delivery>,
-    pub path: PathBuf,
+    pub path: Arc<Path>,
     /// The file holds only this frame.
     pub whole: bool,
     pub length: u64,

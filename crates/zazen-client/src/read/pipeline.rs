@@ -20,9 +20,9 @@ use super::outcome::Outcome;
 use super::record::Waits;
 use super::{crowd, extent, window};
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use zazen_core::Error;
 
@@ -71,7 +71,7 @@ struct State {
     consumer_waits: bool,
     feeder_waits: bool,
     /// The file of packed frames that was prefetched last, and up to which offset.
-    brought: (PathBuf, u64),
+    brought: (Option<Arc<Path>>, u64),
 }
 
 /// Who takes tasks.
@@ -132,7 +132,7 @@ impl Pipeline {
                 idle_readers: 0,
                 consumer_waits: false,
                 feeder_waits: false,
-                brought: (PathBuf::new(), 0),
+                brought: (None, 0),
             }),
             work: Condvar::new(),
             ready: Condvar::new(),
@@ -495,8 +495,10 @@ impl State {
     fn bring(&mut self, tasks: &[Task]) -> Option<u64> {
         let Some(Task::Read(job)) = tasks.first() else { return None };
         let (_, begin) = job.packed_place()?;
-        if self.brought.0 != job.path || self.brought.1 + window::WINDOW < begin {
-            self.brought = (job.path.clone(), begin);
+        // Names are compared as bytes: they are spelled alike, and there is one for each batch.
+        let is_same = self.brought.0.as_ref().is_some_and(|path| path.as_os_str() == job.path.as_os_str());
+        if !is_same || self.brought.1 + window::WINDOW < begin {
+            self.brought = (Some(job.path.clone()), begin);
         }
         let from = self.brought.1.max(begin);
         if begin + window::WINDOW / 2 < from {

@@ -83,8 +83,8 @@ impl PlaceReader {
 
     fn place(&self, job: Job) -> Result<FrameLocation> {
         let (number, file) = (job.number, self.access.file_of(&job));
-        if file.is_own() && matches!(job.data, Data::Descriptor(..)) {
-            return Ok(FrameLocation::File(file.path));
+        if let (Some(own), Data::Descriptor(..)) = (file.own(), &job.data) {
+            return Ok(FrameLocation::File(own.to_path_buf()));
         }
         let stopped = || Error::new(ErrorKind::ShuttingDown, format!("frame {number}: the read was stopped"));
         let got: Got = self.access.read(job, &|| ()).unwrap_or_else(|| Err(stopped()))?;

@@ -14,7 +14,7 @@ fn job(number: u64, length: u64) -> Task {
     Task::Read(Job {
         number,
         delivery: None,
-        path: "inline".into(),
+        path: Path::new("inline").into(),
         whole: true,
         length,
         checksum: None,
@@ -162,7 +162,7 @@ impl Mix {
         self.tasks.push(Task::Read(Job {
             number,
             delivery,
-            path: "packed".into(),
+            path: Path::new("packed").into(),
             whole: false,
             length,
             checksum,
@@ -287,7 +287,7 @@ fn packed_are_taken_together(length: u64) {
         Task::Read(Job {
             number,
             delivery: Some(Delivery::Native),
-            path: "segment".into(),
+            path: Path::new("segment").into(),
             whole: false,
             length,
             checksum: None,
