@@ -12,6 +12,7 @@ use crate::neighbours::AllNeighbours;
 use crate::node::Node;
 use crate::node_store::{AbsentDisk, CacheDisk, CacheDisks};
 use crate::peers::Peers;
+use crate::pieces::Pieces;
 use crate::placement::check_placement;
 use crate::quotas;
 use crate::scan_records::ScanRecords;
@@ -125,6 +126,7 @@ impl Daemon {
             shares: AllShares::default(),
             records: ScanRecords::default(),
             unfinished: Arc::default(),
+            pieces: Pieces::default(),
             readers: readers.into(),
             cache_root: cache_root.to_string_lossy().into_owned(),
             powers,

@@ -33,6 +33,7 @@ pub mod node_store;
 pub mod notes;
 pub mod opened;
 pub mod peers;
+pub mod pieces;
 pub mod placement;
 pub mod plugin_settings;
 pub mod quota_settings;

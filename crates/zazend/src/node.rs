@@ -10,6 +10,7 @@ use crate::neighbours::{AllNeighbours, Readers};
 use crate::node_store::{CacheDisks, NodeStore};
 use crate::opened::{OpenedDataset, Stops};
 use crate::peers::Peers;
+use crate::pieces::Pieces;
 use crate::scan_records::ScanRecords;
 use crate::shares::AllShares;
 use crate::user_room::Unfinished;
@@ -58,6 +59,8 @@ pub struct Node {
     pub records: ScanRecords,
     /// What each user is still sending.
     pub unfinished: Arc<Unfinished>,
+    /// Memory for frames that come in.
+    pub pieces: Pieces,
     /// Readers that clients should have in flight.
     pub readers: AtomicU16,
     /// The first cache root, resolved.

@@ -16,7 +16,7 @@ use zazen_core::{Error, ErrorKind, FrameMeta, Origin, RelPath, Result};
 use zazen_env::is_trouble;
 use zazen_frames::messages::{PUSHES_MAX, Push, PushFate, PushMany, Pushed, PushedMany};
 use zazen_frames::push::{Action, Event, Intake, Pusher};
-use zazen_store::{CachedFrame, Stored};
+use zazen_store::{CachedFrame, PACKED_BYTES_MAX, Stored};
 
 pub(super) fn push(node: &Arc<Node>, caller: &Caller, ask: Push, call: Call<'_>) -> Result<Pushed> {
     push_one(node, caller, &ask, call.bulk_bytes, call.bulk)
@@ -187,7 +187,10 @@ impl Hands<'_> {
     fn receive(&mut self, bytes_max: usize) -> Result<u64> {
         if self.buffer.len() < self.came + bytes_max {
             // Only the first time: later pieces fit into the same memory.
-            self.buffer = vec![0; self.came + bytes_max];
+            self.buffer = match self.is_small() {
+                true => vec![0; self.came + bytes_max],
+                false => self.node.pieces.take(self.came + bytes_max),
+            };
         }
         let free = &mut self.buffer[self.came..self.came + bytes_max];
         let count = self.bulk.read(free).map_err(gone)?;
@@ -195,12 +198,17 @@ impl Hands<'_> {
         Ok(count as u64)
     }
 
+    /// Whether its bytes will be packed as they came: its buffer is given away.
+    fn is_small(&self) -> bool {
+        self.ask.meta.length <= PACKED_BYTES_MAX
+    }
+
     fn write(&mut self, bytes: usize) -> Result<()> {
         self.came = 0;
+        let is_small = self.is_small();
         let Some(put) = &mut self.put else { return Ok(()) };
         let is_all = bytes == self.buffer.len() && bytes as u64 == self.ask.meta.length;
-        match is_all {
-            // Small frames are packed as they came.
+        match is_all && is_small {
             true => put.write_vec(std::mem::take(&mut self.buffer)),
             false => put.write(&self.buffer[..bytes]),
         }
@@ -213,6 +221,14 @@ impl Hands<'_> {
             Stored::Stored => Pushed::Stored,
             Stored::AlreadyHere => Pushed::AlreadyHere,
         })
+    }
+}
+
+impl Drop for Hands<'_> {
+    fn drop(&mut self) {
+        if !self.buffer.is_empty() && !self.is_small() {
+            self.node.pieces.give(std::mem::take(&mut self.buffer));
+        }
     }
 }
 
