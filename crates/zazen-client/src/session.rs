@@ -33,8 +33,9 @@ use zazen_wire::control::NodeInfo;
 /// How long a daemon that answers pings may take for a call (a listing of a large directory, a
 /// query) before it counts as dead.
 const CALL_TIMEOUT: Duration = Duration::from_secs(300);
-/// How long a daemon may take to say why frames were not cached.
-const NOTES_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a daemon may take to be told what was read without it. One that hangs must not hold up
+/// the end of the program.
+const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a daemon may be silent before it is pinged, by default.
 const SILENCE: Duration = Duration::from_secs(10);
 /// Memory that is kept for frames without a file of their own, by an iteration over paths.
@@ -524,26 +525,18 @@ impl Dataset {
 impl Drop for Dataset {
     fn drop(&mut self) {
         let reads = self.reads.take().flatten();
-        let Some(Local { mut remote, node, info, spec, mine }) = self.local.take() else {
-            reads.iter().for_each(|reads| reads.finish_random(None, || None));
+        let Some(Local { mut remote, node, info, spec, mine, .. }) = self.local.take() else {
+            reads.iter().for_each(|reads| reads.finish_random(None));
             return;
         };
         if mine.is_mine() {
-            reads.iter().for_each(|reads| {
-                reads.finish_random(Some(&spec.target), || {
-                    // A daemon that hangs must not hold up the end of the program.
-                    remote.set_timeout(Some(NOTES_TIMEOUT));
-                    let notes = remote.read_notes(info.handle);
-                    remote.set_timeout(Some(CALL_TIMEOUT.max(spec.silence)));
-                    notes.ok()
-                });
-            });
+            reads.iter().for_each(|reads| reads.finish_random(Some((&mut remote, info.handle))));
             if let Some(told) = self.ahead.last_words() {
-                remote.set_timeout(Some(NOTES_TIMEOUT));
+                remote.set_timeout(Some(LAST_WORDS_TIMEOUT));
                 // Only the daemon's counters need it.
                 let _ = remote.places(&AskPlaces { handle: info.handle, ..told });
-                remote.set_timeout(Some(CALL_TIMEOUT.max(spec.silence)));
             }
+            remote.set_timeout(Some(CALL_TIMEOUT.max(spec.silence)));
             idle::keep(remote, node, info.handle, spec.silence);
         }
     }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use zazen_assign::{Protocol, Rules, Solo};
 use zazen_client::{Dataset, FrameReader, OpenOptions, ReadOptions, ReadStats};
 use zazen_core::{Error, ErrorKind, RunSet};
-use zazen_frames::messages::Delivery;
+use zazen_frames::messages::{Delivery, frames_fn};
 
 const BYTES: usize = 70_000;
 
@@ -304,4 +304,30 @@ fn ranks_share_a_dataset_without_daemons() {
         }
     }
     assert_eq!(all.len(), 100);
+}
+
+/// To connect costs more than the record.
+#[test]
+fn a_scans_record_goes_over_the_scans_own_connection() {
+    let place = place(8, BYTES);
+    let running = Running::start(&place.root, Script::default());
+    let mut dataset = running.open();
+    let calls = || running.fake.calls.lock().unwrap().clone();
+    let of = |function| calls().into_iter().filter(move |(called, _)| *called == function);
+    for whole in [true, false] {
+        running.fake.calls.lock().unwrap().clear();
+        let mut reader = dataset.frames(RunSet::range(0, 7), &ReadOptions::default()).unwrap();
+        for frame in (&mut reader).take(if whole { 9 } else { 7 }) {
+            frame.unwrap();
+            // A shorter scan leaves no record.
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        drop(reader);
+        let kept: Vec<u64> = of(frames_fn::KEEP_RECORD).map(|(_, connection)| connection).collect();
+        assert_eq!(kept.len(), 1, "whole: {whole}");
+        if whole {
+            let scans: BTreeSet<u64> = of(frames_fn::SCAN_NEXT).map(|(_, connection)| connection).collect();
+            assert_eq!(BTreeSet::from_iter(kept), scans);
+        }
+    }
 }

@@ -116,11 +116,14 @@ fn feed_scan(
     let rest = set.difference(&handed_out);
     match failure {
         None if rest.is_empty() => {
-            if let (Some(record), true) = (&access.record, was_absent) {
-                match scan.remote.scan_notes(scan.scan) {
-                    Ok(notes) => record.told(notes),
-                    Err(error) => tracing::debug!("{error}; the scan's record has no reasons"),
+            if let Some(record) = &access.record {
+                if was_absent {
+                    match scan.remote.scan_notes(scan.scan) {
+                        Ok(notes) => record.told(notes),
+                        Err(error) => tracing::debug!("{error}; the scan's record has no reasons"),
+                    }
                 }
+                record.lend(scan.remote);
             }
             return Some(rest);
         }

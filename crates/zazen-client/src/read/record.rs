@@ -6,13 +6,13 @@
 //! frames. A record that cannot be kept is lost without a word: it is no result.
 
 use super::outcome::{Got, Outcome};
-use crate::cluster::{Remote, Target};
+use crate::cluster::{Remote, Target, own_identity};
 use crate::record_folder;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use zazen_core::RunSet;
+use zazen_core::{ErrorKind, RunSet};
 use zazen_env::fork::Mine;
 use zazen_frames::absence::Absence;
 use zazen_frames::messages::Delivery;
@@ -74,6 +74,8 @@ pub(crate) struct Recorder {
     began: Instant,
     done: AtomicBool,
     inner: Mutex<Inner>,
+    /// A connection over which the record can go.
+    connection: Mutex<Option<Remote>>,
 }
 
 #[derive(Default)]
@@ -189,7 +191,8 @@ impl Recorder {
         let off = std::env::var_os("ZAZEN_RECORDS").is_some_and(|value| value == "off");
         let inner = Inner { daemon, ..Inner::default() };
         let (mine, done) = (Mine::of_this_process(), AtomicBool::new(false));
-        (!off).then(|| Recorder { mine, facts, began, done, inner: Mutex::new(inner) })
+        let connection = Mutex::default();
+        (!off).then(|| Recorder { mine, facts, began, done, inner: Mutex::new(inner), connection })
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -244,19 +247,26 @@ impl Recorder {
         inner.absent.extend(notes.absent);
     }
 
+    /// The scan's connection, which has no other work any more. To connect once more would cost
+    /// more than the record.
+    pub(crate) fn lend(&self, connection: Remote) {
+        *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
+    }
+
     /// The scan has ended; `whole` if the consumer took every frame. Keeps the record at `daemon`,
     /// or in the user's folder. Does nothing the second time.
     pub(crate) fn finish(&self, daemon: Option<&Target>, whole: bool) {
         if self.done.swap(true, Ordering::Relaxed) || !self.is_worth_keeping(self.began.elapsed()) {
             return;
         }
-        self.keep(daemon, whole);
+        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.keep(daemon, connection.as_mut(), whole);
     }
 
-    /// Random access has ended. `notes` asks the daemon why frames were not cached, and is asked
-    /// only if the program waited so long that a record is worth it. A forked child leaves the
-    /// record to its parent.
-    pub(crate) fn finish_random(&self, daemon: Option<&Target>, notes: impl FnOnce() -> Option<ScanNotes>) {
+    /// Random access to a dataset has ended, which the daemon knows by this connection and handle.
+    /// The daemon is asked why frames were not cached only if the program waited so long that a
+    /// record is worth it. A forked child leaves the record to its parent.
+    pub(crate) fn finish_random(&self, mut daemon: Option<(&mut Remote, u32)>) {
         if !self.mine.is_mine() {
             return;
         }
@@ -267,15 +277,20 @@ impl Recorder {
         if waited < WALL_MIN || self.done.swap(true, Ordering::Relaxed) {
             return;
         }
-        if let Some(notes) = is_far.then(notes).flatten() {
-            self.told(notes);
+        if let (true, Some((remote, handle))) = (is_far, &mut daemon) {
+            // A daemon that hangs must not hold up the end of the program.
+            remote.set_timeout(Some(PATIENCE));
+            if let Ok(notes) = remote.read_notes(*handle) {
+                self.told(notes);
+            }
         }
-        self.keep(daemon, true);
+        let target = daemon.as_ref().map(|(remote, _)| remote.target().clone());
+        self.keep(target.as_ref(), daemon.map(|(remote, _)| remote), true);
     }
 
-    fn keep(&self, daemon: Option<&Target>, whole: bool) {
+    fn keep(&self, daemon: Option<&Target>, connection: Option<&mut Remote>, whole: bool) {
         let record = self.record(whole);
-        let kept = daemon.is_some_and(|target| match keep_at(target, &record) {
+        let kept = daemon.is_some_and(|target| match keep_at(target, connection, &record) {
             Ok(()) => true,
             Err(error) => {
                 tracing::debug!("{error}; the scan's record goes to a file");
@@ -358,7 +373,19 @@ impl Recorder {
     }
 }
 
-fn keep_at(target: &Target, record: &ScanRecord) -> zazen_core::Result<()> {
+/// Gives the record to the daemon at `target`: over `connection`, if that leads there with the
+/// rights that this process has now.
+fn keep_at(target: &Target, connection: Option<&mut Remote>, record: &ScanRecord) -> zazen_core::Result<()> {
+    let leads_there =
+        |remote: &&mut Remote| remote.target() == target && *remote.who() == own_identity().credentials;
+    if let Some(remote) = connection.filter(leads_there) {
+        remote.set_timeout(Some(PATIENCE));
+        match remote.keep_record(record) {
+            // The daemon was started again since.
+            Err(error) if error.kind() != ErrorKind::TimedOut && !remote.is_alive() => {}
+            answer => return answer,
+        }
+    }
     let mut remote = Remote::connect_within(target, None, PATIENCE)?;
     remote.set_timeout(Some(PATIENCE));
     remote.keep_record(record)
@@ -410,6 +437,7 @@ mod tests {
             began: Instant::now(),
             done: AtomicBool::new(false),
             inner: Mutex::new(Inner::default()),
+            connection: Mutex::default(),
         }
     }
 

@@ -58,6 +58,8 @@ pub struct Fake {
     pub listing_fails: AtomicBool,
     /// Frames that came in messages of several.
     pub came_together: AtomicU64,
+    /// Calls of the frames service: function and connection.
+    pub calls: Mutex<Vec<(u16, u64)>>,
     die: Mutex<Option<std::sync::mpsc::Sender<()>>>,
     dead: AtomicBool,
     /// Started for pushing and loading: its cache is empty at first.
@@ -119,6 +121,7 @@ impl Running {
             natives: Mutex::default(),
             listing_fails: AtomicBool::new(false),
             came_together: AtomicU64::new(0),
+            calls: Mutex::default(),
             addr_only: key.is_some(),
             die: Mutex::new(Some(die)),
             dead: AtomicBool::new(false),
@@ -197,8 +200,9 @@ impl Service for Frames {
     fn id(&self) -> u16 {
         service::FRAMES
     }
-    fn call(&self, _caller: &Caller, mut call: Call<'_>) -> Result<Reply> {
+    fn call(&self, caller: &Caller, mut call: Call<'_>) -> Result<Reply> {
         let fake = &self.0;
+        fake.calls.lock().unwrap().push((call.function, caller.connection));
         let payload = call.payload;
         let payload = match call.function {
             frames_fn::OPEN => fake.open(OpenDataset::decode(payload)?)?.encode(),
@@ -219,7 +223,7 @@ impl Service for Frames {
                 ScanOpened { scan, cached: open.set.len() }.encode()
             }
             frames_fn::SCAN_NEXT => return fake.scan_next(ScanNext::decode(payload)?),
-            frames_fn::SCAN_CLOSE => Vec::new(),
+            frames_fn::SCAN_CLOSE | frames_fn::KEEP_RECORD => Vec::new(),
             frames_fn::READ_MANY => return fake.read_many(ReadMany::decode(payload)?),
             frames_fn::REPORT_BAD => {
                 let number = ReportBad::decode(payload)?.number;
