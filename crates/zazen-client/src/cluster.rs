@@ -12,8 +12,9 @@ use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::{Credentials, Error, ErrorKind, Origin, Result, RunSet};
 use zazen_frames::messages::{
     AskPlaces, BatchEntry, Bring, CloseDataset, DatasetInfo, Evict, Evicted, Fetch, Fetched, Holdings, List,
-    Listing, OpenDataset, Pin, Places, Push, PushFate, PushMany, Pushed, PushedMany, Query, ReadMany,
-    ReportBad, ScanBatch, ScanClose, ScanNext, ScanOpen, ScanOpened, Verified, Verify, frames_fn,
+    Listing, OpenDataset, OpenRead, OpenedRead, Pin, Places, Push, PushFate, PushMany, Pushed, PushedMany,
+    Query, ReadMany, ReportBad, ScanBatch, ScanClose, ScanNext, ScanOpen, ScanOpened, Verified, Verify,
+    frames_fn,
 };
 use zazen_frames::scan_record::{AskNotes, AskReadNotes, AskRecords, Records, ScanNotes, ScanRecord};
 use zazen_wire::control::{Examine, NodeInfo, control_fn};
@@ -217,6 +218,14 @@ impl Remote {
         let path = utf8(path)?.to_owned();
         let pattern = pattern.map(str::to_owned);
         self.ask(frames_fn::OPEN, &OpenDataset { path, want_extent, pattern, only_cached: false })
+    }
+
+    /// Opens a dataset, and reads it if it is a short file that is cached. A local daemon only;
+    /// `Unsupported` by a daemon of an older release.
+    pub(crate) fn open_read(&mut self, ask: &OpenRead) -> Result<(DatasetInfo, Batch)> {
+        let reply = self.frames(frames_fn::OPEN_READ, ask, &[])?;
+        let OpenedRead { info, batch } = self.understood(&reply)?;
+        Ok((info, Batch { entries: batch.entries, fds: reply.fds, bulk: reply.bulk }))
     }
 
     /// Gives an opened dataset's handle back.

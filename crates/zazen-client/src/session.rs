@@ -8,6 +8,7 @@ mod names;
 mod ordered;
 mod owners;
 mod random;
+mod short;
 
 use crate::agree::{Bounds, told_by_rank_0};
 use crate::cluster::{CONNECT_TIMEOUT, Remote, Target, answers, daemon_is_gone};
@@ -68,6 +69,8 @@ struct Local {
     node: NodeInfo,
     info: DatasetInfo,
     spec: DaemonSpec,
+    /// What came with the answer to the call that opened it, for the next read.
+    along: Option<short::Along>,
     /// Another process must not use the connection.
     mine: Mine,
 }
@@ -572,7 +575,7 @@ fn connect(target: &Target, silence: Duration) -> Result<(Remote, NodeInfo)> {
 
 fn open_again(spec: &DaemonSpec) -> Result<Local> {
     let (remote, node) = connect(&spec.target, spec.silence)?;
-    open_on(remote, node, spec.clone())
+    open_on(remote, node, spec.clone(), None)
 }
 
 /// How long a daemon may be silent: the user's setting, or the default.
@@ -595,11 +598,12 @@ fn parse_silence(text: &str) -> Result<Duration> {
     }
 }
 
-fn open_on(mut remote: Remote, node: NodeInfo, mut spec: DaemonSpec) -> Result<Local> {
-    let info = remote.open(&spec.path, spec.pattern.as_deref(), false)?;
+/// Opens the dataset over a connection. `closes`: a handle that is given back.
+fn open_on(mut remote: Remote, node: NodeInfo, mut spec: DaemonSpec, closes: Option<u32>) -> Result<Local> {
+    let (info, along) = short::open(&mut remote, &spec, closes)?;
     check_same_version(spec.layout.as_deref(), info.layout.as_ref())?;
     spec.layout = info.layout.clone().map(Arc::new);
-    Ok(Local { remote, node, info, spec, mine: Mine::of_this_process() })
+    Ok(Local { remote, node, info, spec, along, mine: Mine::of_this_process() })
 }
 
 /// The daemon's side; or, with a warning, why no daemon can serve this path.
@@ -626,9 +630,10 @@ fn open_local(path: &Path, options: &OpenOptions) -> Result<std::result::Result<
             _ => Absence::NodeDead,
         }
     };
-    let kept = idle::take(&target, silence);
+    let kept = idle::take(&target, silence).map(|(remote, node, handle)| (remote, node, Some(handle)));
     let was_kept = kept.is_some();
-    let (remote, node) = match kept.map_or_else(|| connect(&target, silence), Ok) {
+    let connected = || connect(&target, silence).map(|(remote, node)| (remote, node, None));
+    let (remote, node, closes) = match kept.map_or_else(connected, Ok) {
         Ok(connected) => connected,
         Err(error) if daemon_is_gone(&error) || error.kind() == ErrorKind::NotFound => {
             return Ok(Err(no_daemon(&error)));
@@ -647,7 +652,7 @@ fn open_local(path: &Path, options: &OpenOptions) -> Result<std::result::Result<
     };
     let pattern = options.pattern.clone();
     let spec = DaemonSpec { target, path: known, pattern, layout: None, node: node.name.clone(), silence };
-    let opened = match open_on(remote, node, spec.clone()) {
+    let opened = match open_on(remote, node, spec.clone(), closes) {
         // The daemon may have been started again since.
         Err(error) if was_kept && daemon_is_gone(&error) => open_again(&spec),
         opened => opened,

@@ -65,6 +65,8 @@ pub mod frames_fn {
     pub const GET_PIECE: u16 = 23;
     /// [`super::AskPlaces`] → [`super::Places`] with descriptors. Local callers only.
     pub const PLACES: u16 = 24;
+    /// [`super::OpenRead`] → [`super::OpenedRead`] with descriptors and bytes. Local callers only.
+    pub const OPEN_READ: u16 = 25;
 }
 
 /// Frames that one [`PushMany`] may have.
@@ -458,6 +460,30 @@ zazen_wire::messages! {
         alien_frames: u64,
         /// Bytes of them.
         alien_bytes: u64,
+    }
+
+    /// Opens a dataset, and reads it if it is a short file that is cached: for a small file, each
+    /// call costs more than its bytes.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    OpenRead {
+        /// What to open.
+        open: OpenDataset = Nested<OpenDataset>,
+        /// A handle of this connection that is given back first, as by CLOSE.
+        closes: Option<u32> = Opt<u32>,
+        /// If the dataset is the blocks of a file, has at most so many, and all of them are cached,
+        /// they are read, as by READ_MANY. 0: none.
+        blocks_max: u64,
+        /// As [`ReadMany::bytes_max`].
+        bytes_max: u64,
+    }
+
+    /// An opened dataset, and its blocks if they were read.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    OpenedRead {
+        /// The dataset.
+        info: DatasetInfo = Nested<DatasetInfo>,
+        /// The blocks; empty if they are to be asked for.
+        batch: ScanBatch = Nested<ScanBatch>,
     }
 
     /// Where a cached frame lies that shares a file with others.

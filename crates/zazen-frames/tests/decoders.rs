@@ -84,6 +84,8 @@ fn check_all(bytes: &[u8]) {
         AskPlaces,
         PlacedFrame,
         Places,
+        OpenRead,
+        OpenedRead,
         Evict,
         Evicted,
         Pin,

@@ -58,6 +58,13 @@ fn datasets_and_holdings() {
     let blocks = Layout::Blocks(Blocks { path: path("field.h5"), block_bytes: 4096, version });
     check("DatasetInfo blocks", dataset_info(blocks, None, true));
     let pattern = "field.h5{n*4096}".to_owned();
+    let open = OpenDataset {
+        path: "/lustre/sim1".into(),
+        want_extent: false,
+        pattern: Some("field.h5{n*4096}".into()),
+        only_cached: false,
+    };
+    check("OpenRead", OpenRead { open, closes: Some(7), blocks_max: 1, bytes_max: 1 << 20 });
     check("GetBlock", GetBlock { dataset: "/lustre/sim1".into(), pattern, version, number: 9 });
     let validator = Validator { unsettled: true, ..version };
     check("GivenBlock", GivenBlock { validator, checksum: 0x0123_4567_89ab_cdef });
@@ -127,7 +134,11 @@ fn scans_and_pushes() {
         error: Some((2, "gone".into())),
         whole: false,
     };
-    check("ScanBatch", ScanBatch { entries: vec![cached, failed] });
+    let batch = ScanBatch { entries: vec![cached, failed] };
+    check("ScanBatch", batch.clone());
+    let version = Validator { size: 10_000, mtime_ns: 5, ctime_ns: 6, inode: 7, unsettled: false };
+    let blocks = Layout::Blocks(Blocks { path: path("field.h5"), block_bytes: 4096, version });
+    check("OpenedRead", OpenedRead { info: dataset_info(blocks, None, true), batch });
     check("ScanClose", ScanClose { scan: 4 });
     check("CloseDataset", CloseDataset { handle: 7 });
     check("ReadMany", ReadMany { handle: 3, set: RunSet::range(10, 19), bytes_max: 1 << 26 });

@@ -92,6 +92,8 @@ pub(crate) fn messages(input: &[u8]) {
         check::<GivenPiece>,
         check::<AskPlaces>,
         check::<Places>,
+        check::<OpenRead>,
+        check::<OpenedRead>,
         check::<AskNotes>,
         check::<AskReadNotes>,
         check::<ScanNotes>,

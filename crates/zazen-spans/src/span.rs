@@ -92,6 +92,7 @@ pub fn op_name(service_id: u16, function: u16) -> std::borrow::Cow<'static, str>
         (service::FRAMES, frames_fn::READ_MANY) => "frames.read_many",
         (service::FRAMES, frames_fn::BRING) => "frames.bring",
         (service::FRAMES, frames_fn::PLACES) => "frames.places",
+        (service::FRAMES, frames_fn::OPEN_READ) => "frames.open_read",
         (service::FRAMES, frames_fn::GET_PIECE) => "frames.get_piece",
         (service::FRAMES, frames_fn::PUSH_MANY) => "frames.push_many",
         (service::FRAMES, frames_fn::CLOSE) => "frames.close",

@@ -79,8 +79,13 @@ impl Batch {
     }
 
     pub(crate) fn into_reply(self) -> Reply {
+        self.into_reply_as(&|batch| batch.encode())
+    }
+
+    /// The reply whose payload `encode` makes.
+    pub(crate) fn into_reply_as(self, encode: &dyn Fn(ScanBatch) -> Vec<u8>) -> Reply {
         Reply {
-            payload: ScanBatch { entries: self.entries }.encode(),
+            payload: encode(ScanBatch { entries: self.entries }),
             fds: self.fds,
             bulk: self.bulk,
             ended: None,

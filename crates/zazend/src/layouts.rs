@@ -46,7 +46,8 @@ impl Layouts {
         pattern: Option<&str>,
         trusted: bool,
     ) -> Result<Option<Layout>> {
-        let (None, Ok(before)) = (pattern, backing.stat(directory)) else {
+        let unpatterned = pattern.is_none().then(|| backing.stat(directory));
+        let Some(Ok(before)) = unpatterned else {
             return dataset::layout(finder, backing, directory, pattern);
         };
         let mut known = None;

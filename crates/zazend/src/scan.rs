@@ -146,9 +146,9 @@ impl Scan {
         Ok(batch.into_reply())
     }
 
-    /// The whole scan, of `frames` frames, in one reply, as far as it fits: for a call of random
+    /// The whole scan, of `frames` frames, in one batch, as far as it fits: for a call of random
     /// access. Empty exactly when everything has been handed out, or when the caller is gone.
-    pub fn all(&self, node: &Arc<Node>, frames: u64, bytes_max: u64, line: &Line) -> Reply {
+    pub(crate) fn all(&self, node: &Arc<Node>, frames: u64, bytes_max: u64, line: &Line) -> Batch {
         let begun = Instant::now();
         let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
         let mut batch = match frames <= FEW_FRAMES {
@@ -163,7 +163,7 @@ impl Scan {
                 break;
             }
         }
-        batch.into_reply()
+        batch
     }
 
     /// Adds the next frames to `batch`, as many as `room` has room for; whether there were any.

@@ -222,3 +222,80 @@ fn a_block_that_nobody_waits_for_is_not_read_on() {
     let read = server.traffic().bytes - before;
     assert!(read < LENGTH, "all of the block was read: {read} bytes");
 }
+
+/// A short file that is cached comes with the call that opens it; nothing is brought for that.
+#[test]
+fn a_short_file_that_is_cached_is_read_as_it_is_opened() {
+    let site = Site::default();
+    let folder = site.backing.join("small");
+    std::fs::create_dir(&folder).unwrap();
+    let contents = [frame_bytes(1, 100), frame_bytes(2, 3 * BLOCK as usize + 9), frame_bytes(3, 0)];
+    for (name, bytes) in ["one", "four", "none"].into_iter().zip(&contents) {
+        std::fs::write(folder.join(name), bytes).unwrap();
+    }
+    settle();
+    let daemon = site.start();
+    let mut client = site.client();
+    let ask = |name: &str, closes, blocks_max| OpenRead {
+        open: OpenDataset {
+            path: folder.to_str().unwrap().into(),
+            want_extent: false,
+            pattern: Some(pattern(name)),
+            only_cached: false,
+        },
+        closes,
+        blocks_max,
+        bytes_max: 1 << 20,
+    };
+    let mut open = |ask: &OpenRead| {
+        let reply = client.raw(service::FRAMES, frames_fn::OPEN_READ, &ask.encode(), &[]).unwrap();
+        let OpenedRead { info, batch } = OpenedRead::decode(&reply.payload).unwrap();
+        let files: Vec<std::fs::File> = reply.fds.into_iter().map(Into::into).collect();
+        // They come in storage order.
+        let (mut blocks, mut sent) = (std::collections::BTreeMap::new(), &reply.bulk[..]);
+        for entry in batch.entries {
+            assert_eq!(entry.error, None);
+            let mut block = vec![0; entry.length as usize];
+            match entry.fd {
+                Some(fd) => files[usize::from(fd)].read_exact_at(&mut block, entry.offset).unwrap(),
+                None => std::io::Read::read_exact(&mut sent, &mut block).unwrap(),
+            }
+            blocks.insert(entry.number, block);
+        }
+        (info, blocks.into_values().collect::<Vec<_>>().concat())
+    };
+    // Who opens a cold file may not want it here.
+    let (info, bytes) = open(&ask("one", None, 4));
+    assert!(bytes.is_empty() && daemon.node().counters.fetched.get() == 0);
+    let blocks = info.layout.unwrap().blocks().unwrap().extent();
+    let mut other = site.client();
+    let cold: DatasetInfo = other.ask(frames_fn::OPEN, &ask("one", None, 0).open).unwrap();
+    other.scan(cold.handle, &blocks, 1);
+    let four: DatasetInfo = other.ask(frames_fn::OPEN, &ask("four", None, 0).open).unwrap();
+    let of_four = four.layout.unwrap().blocks().unwrap().extent();
+    let rest = RunSet::range(of_four.first().unwrap() + 1, of_four.last().unwrap());
+    other.scan(four.handle, &rest, 4);
+
+    let (info, bytes) = open(&ask("one", Some(info.handle), 1));
+    assert!(bytes == contents[0], "{} bytes", bytes.len());
+    assert!(open(&ask("one", None, 0)).1.is_empty(), "nobody asked for blocks");
+    assert!(open(&ask("four", None, 4)).1.is_empty(), "a block is cold");
+    other.scan(four.handle, &of_four, 4);
+    let (four, bytes) = open(&ask("four", Some(info.handle), 4));
+    assert!(bytes == contents[1], "{} bytes", bytes.len());
+    assert!(open(&ask("four", None, 3)).1.is_empty(), "it is too long");
+    assert!(open(&ask("none", None, 4)).1.is_empty());
+    // The handle was given back, and the new one is good.
+    let query = |handle| Query { handle, begin: 0, end: 1 << 40, stride: 1 };
+    let closed = client.ask::<Holdings>(frames_fn::QUERY, &query(info.handle));
+    assert_eq!(closed.unwrap_err().kind(), zazen_core::ErrorKind::InvalidArgument);
+    let held: Holdings = client.ask(frames_fn::QUERY, &query(four.handle)).unwrap();
+    assert!(of_four.difference(&held.alien).is_empty(), "{held:?}");
+    // Bytes of a changed file do not come.
+    std::fs::write(folder.join("one"), frame_bytes(9, 100)).unwrap();
+    settle();
+    let reply =
+        client.raw(service::FRAMES, frames_fn::OPEN_READ, &ask("one", None, 1).encode(), &[]).unwrap();
+    let entries = OpenedRead::decode(&reply.payload).unwrap().batch.entries;
+    assert!(entries.iter().all(|entry| entry.delivery != Delivery::Alien), "{entries:?}");
+}

@@ -15,7 +15,7 @@ use crate::lost::{Retry, warn_of_lost_daemon};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use zazen_backing::SourceFile;
 use zazen_core::limits::check_frame_bytes;
 use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, RunSet, Validator};
@@ -35,7 +35,9 @@ pub(crate) struct Access {
     repair: Mutex<Option<(Remote, u32)>>,
     direct_spec: DirectSpec,
     direct: Mutex<Option<Arc<Direct>>>,
-    turns: AllTurns,
+    /// Looked for at the first frame that is read from a file: a small frame's bytes came with the
+    /// daemon's answer.
+    turns: OnceLock<AllTurns>,
     /// What the scan measures of itself; `None`: nothing.
     pub record: Option<Arc<Recorder>>,
 }
@@ -48,12 +50,8 @@ impl Access {
         direct_spec: DirectSpec,
         direct: Option<Arc<Direct>>,
     ) -> Access {
-        let turns = match daemon.as_ref().map(|daemon| &daemon.target) {
-            Some(Target::Local(socket)) => AllTurns::at(socket),
-            _ => AllTurns::default(),
-        };
         Access {
-            turns,
+            turns: OnceLock::new(),
             pool,
             check,
             stop: AtomicBool::new(false),
@@ -64,6 +62,13 @@ impl Access {
             direct: Mutex::new(direct),
             record: None,
         }
+    }
+
+    fn turns(&self) -> &AllTurns {
+        self.turns.get_or_init(|| match self.daemon.as_ref().map(|daemon| &daemon.target) {
+            Some(Target::Local(socket)) => AllTurns::at(socket),
+            _ => AllTurns::default(),
+        })
     }
 
     /// Whether there was a daemon when this was made.
@@ -109,7 +114,7 @@ impl Access {
     pub(crate) fn read_from(&self, from_disk: bool, job: Job, on_cold: &dyn Fn()) -> Option<Result<Got>> {
         let turn = |file: &OwnedFd, offset| self.turn(&job, file, offset, job.length);
         // If readers take turns at the disk, do not touch it before this process has the turn.
-        let from_disk = from_disk && self.turns.is_empty();
+        let from_disk = from_disk && self.turns().is_empty();
         match job.read(&Reading { from_disk, on_cold, turn: &turn, ..self.reading() }) {
             Ok(buffer) => Some(self.check_version(&job).map(|()| {
                 let place = self.file_of(&job);
@@ -172,7 +177,7 @@ impl Access {
     /// disk and not all of the bytes are in memory. Before the turn, nothing is requested from that
     /// disk.
     pub(crate) fn turn(&self, job: &Job, file: &OwnedFd, offset: u64, length: u64) -> Option<Turn<'_>> {
-        let turns = if job.is_cached() { self.turns.of(file)? } else { return None };
+        let turns = if job.is_cached() { self.turns().of(file)? } else { return None };
         if is_resident(file, offset, length) {
             turns.rest();
             return None;
@@ -183,12 +188,14 @@ impl Access {
     /// This process has nothing to read from the node's disk now, so other processes may have the
     /// turn.
     pub(crate) fn rest(&self) {
-        self.turns.rest();
+        if let Some(turns) = self.turns.get() {
+            turns.rest();
+        }
     }
 
     /// Whether readers take turns at the node's disk.
     pub(crate) fn takes_turns(&self) -> bool {
-        !self.turns.is_empty()
+        !self.turns().is_empty()
     }
 
     /// Reports a bad copy to the daemon and asks once more. If that fails, the backing store has

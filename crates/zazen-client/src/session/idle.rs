@@ -46,21 +46,18 @@ pub(super) fn keep(remote: Remote, node: NodeInfo, handle: u32, silence: Duratio
     all.push(Idle { remote, node, handle, since: Instant::now(), silence });
 }
 
-/// A connection to this daemon, with this patience and the rights that this process has now.
-pub(super) fn take(target: &Target, silence: Duration) -> Option<(Remote, NodeInfo)> {
-    let Idle { mut remote, node, handle, .. } = {
-        let mut all = all();
-        if all.is_empty() {
-            return None;
-        }
-        all.retain(|idle| idle.since.elapsed() < KEPT_FOR);
-        let who = own_identity().credentials;
-        let fits = |idle: &Idle| {
-            idle.remote.target() == target && idle.silence == silence && *idle.remote.who() == who
-        };
-        let found = all.iter().rposition(fits)?;
-        all.remove(found)
-    };
-    // A daemon of an older release, or one that is gone: a new connection shows which.
-    remote.close(handle).ok().map(|()| (remote, node))
+/// A connection to this daemon, with this patience and the rights that this process has now; and a
+/// handle of the daemon's that is to be given back. The daemon may be gone.
+pub(super) fn take(target: &Target, silence: Duration) -> Option<(Remote, NodeInfo, u32)> {
+    let mut all = all();
+    if all.is_empty() {
+        return None;
+    }
+    all.retain(|idle| idle.since.elapsed() < KEPT_FOR);
+    let who = own_identity().credentials;
+    let fits =
+        |idle: &Idle| idle.remote.target() == target && idle.silence == silence && *idle.remote.who() == who;
+    let found = all.iter().rposition(fits)?;
+    let Idle { remote, node, handle, .. } = all.remove(found);
+    Some((remote, node, handle))
 }

@@ -6,11 +6,13 @@ mod fetch;
 mod find_layout;
 mod give;
 mod open;
+mod open_read;
 mod places;
 mod push;
 mod query;
 mod scan;
 
+use crate::batch::Batch;
 use crate::node::Node;
 use crate::session::Sessions;
 use crate::shares::{AllShares, Shares};
@@ -77,6 +79,10 @@ impl Service for FramesService {
             frames_fn::SCAN_CLOSE => scan::close(sessions, caller, messages::ScanClose::decode(payload)?),
             frames_fn::READ_MANY => {
                 scan::read_many(node, sessions, caller, messages::ReadMany::decode(payload)?, &call.line)
+                    .map(Batch::into_reply)
+            }
+            frames_fn::OPEN_READ => {
+                open_read::open_read(node, sessions, caller, messages::OpenRead::decode(payload)?, &call.line)
             }
             frames_fn::PLACES => {
                 places::places(node, sessions, caller, &messages::AskPlaces::decode(payload)?)
@@ -141,6 +147,7 @@ impl Service for FramesService {
 fn share_of(shares: &AllShares, function: u16) -> Option<(&Arc<Shares>, Duration)> {
     match function {
         frames_fn::OPEN
+        | frames_fn::OPEN_READ
         | frames_fn::FETCH
         | frames_fn::BRING
         | frames_fn::EVICT
@@ -176,6 +183,7 @@ mod tests {
         assert_eq!(of(frames_fn::RECORDS), Some(Arc::as_ptr(&shares.heavy)));
         assert_eq!(of(frames_fn::READ_MANY), Some(Arc::as_ptr(&shares.heavy)));
         assert_eq!(of(frames_fn::PLACES), Some(Arc::as_ptr(&shares.heavy)));
+        assert_eq!(of(frames_fn::OPEN_READ), Some(Arc::as_ptr(&shares.heavy)));
         assert_eq!(of(frames_fn::SCAN_NOTES), Some(Arc::as_ptr(&shares.heavy)));
         // It reads the whole copy.
         assert_eq!(of(frames_fn::REPORT_BAD), Some(Arc::as_ptr(&shares.heavy)));

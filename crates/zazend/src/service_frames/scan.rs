@@ -1,6 +1,7 @@
 //! SCAN_OPEN, SCAN_NEXT, SCAN_CLOSE, READ_MANY: for local callers, since descriptors don't travel.
 
 use super::find_layout::find_layout;
+use crate::batch::Batch;
 use crate::node::Node;
 use crate::scan::Scan;
 use crate::session::{Session, Sessions};
@@ -67,7 +68,7 @@ pub(super) fn read_many(
     caller: &Caller,
     ask: ReadMany,
     line: &Line,
-) -> Result<Reply> {
+) -> Result<Batch> {
     local_only(caller)?;
     node.admit()?;
     let of = |session: &mut Session| Ok((session.opened(ask.handle)?, session.read_notes(ask.handle)));
