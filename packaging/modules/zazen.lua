@@ -19,6 +19,14 @@ prepend_path("PATH", pathJoin(root, "bin"))
 prepend_path("MANPATH", pathJoin(root, "share/man"))
 prepend_path("XDG_DATA_DIRS", pathJoin(root, "share"))
 
+-- ParaView loads the plug-in by itself, where the wheel is installed.
+for minor = 11, 30 do
+  local plugins = pathJoin(root, "lib/python3." .. minor, "site-packages/zazen/viz/paraview_plugins.xml")
+  if isFile(plugins) then
+    setenv("PV_PLUGIN_CONFIG_FILE", plugins)
+  end
+end
+
 -- Sites with a list of nodes and a key for their users set these, too:
 -- setenv("ZAZEN_NODES", "/etc/zazen/nodes.txt")
 -- setenv("ZAZEN_KEY", "/etc/zazen/key")

@@ -4,6 +4,7 @@ needs and with what is installed."""
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 import tarfile
@@ -12,6 +13,7 @@ import types
 from pathlib import Path
 
 import pytest
+import zazen.viz
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -101,8 +103,11 @@ def test_the_module_file_leads_to_what_is_installed(monkeypatch):
     monkeypatch.setenv("ZAZEN_MODULE_ROOT", sys.prefix)
     lua = lupa.LuaRuntime()
     paths: dict[str, str] = {}
+    variables: dict[str, str] = {}
     said: list[str] = []
     directives = {
+        "isFile": os.path.isfile,
+        "setenv": variables.__setitem__,
         "myModuleVersion": lambda: VERSION,
         "pathJoin": lambda *parts: "/".join(parts),
         "prepend_path": paths.__setitem__,
@@ -118,3 +123,4 @@ def test_the_module_file_leads_to_what_is_installed(monkeypatch):
         assert Path(paths["PATH"], program).is_file(), paths
     assert Path(paths["MANPATH"], "man1/zazen.1").is_file(), paths
     assert Path(paths["XDG_DATA_DIRS"]).is_dir()
+    assert variables == {"PV_PLUGIN_CONFIG_FILE": zazen.viz.plugin_config_path()}
