@@ -58,7 +58,8 @@ EDGES = {
     "zazen-spans": "zazen-core zazen-frames zazen-namespace zazen-wire",
     "zazen-namespace": "zazen-core zazen-wire",
     "zazen-namespace-node": "zazen-core zazen-env zazen-wire zazen-call zazen-namespace",
-    "zazen-mount": "zazen-core zazen-forward-api zazen-namespace zazen-namespace-client zazen-posix-client",
+    "zazen-mount": "zazen-core zazen-forward-api zazen-namespace zazen-namespace-client zazen-posix-client"
+    " | zazen-call zazen-wire",
     "zazen-namespace-client": "zazen-core zazen-env zazen-wire zazen-call zazen-namespace",
     "zazen-stage": "zazen-core zazen-wire zazen-namespace-client",
     "zazen-vtk": "zazen-core zazen-features",

@@ -306,6 +306,20 @@ def test_an_open_file_outlives_its_daemon(place):
         file.write(b"after")
         file.close()
         assert ns.read_bytes("/log") == b"before,after"
+        # Not used since: closing tells what was written, and has nothing to say of what was read.
+        read, written = ns.open("/log", "rb", buffering=0), ns.open("/log", "ab", buffering=0)
+        read.read(3)
+        written.write(b",end")
+        daemon.stop()
+        daemon.start()
+        written.close()
+        assert ns.stat("/log").st_size == len(b"before,after,end")
+        read.close()
+        daemon.stop()
+        daemon.start()
+        with ns.open("/log", "rb", buffering=0) as read:
+            daemon.kill()
+        daemon.start()
 
 
 def test_paths_are_like_pathlibs(daemon, monkeypatch):

@@ -90,6 +90,34 @@ def test_files_directories_links_and_times(run_inside):
     run_inside(test)
 
 
+def test_an_open_directory_that_is_removed_can_be_looked_at(run_inside):
+    def test(node):
+        mnt = node.mount()
+        for gone, go in (
+            ("a", lambda: (mnt / "a").rmdir()),
+            ("b", lambda: (mnt / "c").rename(mnt / "b")),
+        ):
+            (mnt / gone).mkdir(mode=0o750)
+            (mnt / "c").mkdir()
+            opened = os.open(mnt / gone, os.O_RDONLY | os.O_DIRECTORY)
+            again = os.open(mnt / gone, os.O_RDONLY | os.O_DIRECTORY)
+            before = os.fstat(opened)
+            go()
+            os.close(again)
+            # The kernel keeps what it was told for a second.
+            time.sleep(1.2)
+            after = os.fstat(opened)
+            assert (after.st_ino, after.st_mode, after.st_nlink) == (before.st_ino, before.st_mode, 0)
+            assert os.listdir(opened) == []
+            os.close(opened)
+            if gone == "a":
+                (mnt / "c").rmdir()
+        assert os.listdir(mnt) == ["b"]
+        node.unmount()
+
+    run_inside(test)
+
+
 def test_what_a_mount_shows_is_there_after_unmount_and_restart(run_inside):
     def test(node):
         mnt = node.mount()
@@ -122,6 +150,32 @@ def test_a_restart_of_the_daemon_is_waited_for_and_open_files_go_on(run_inside):
             file.write(b"after")
         assert (mnt / "log").read_bytes() == b"before,during,after"
         (mnt / "new").write_bytes(b"works")
+        node.unmount()
+        again.terminate()
+        assert again.wait(60) == 0
+
+    run_inside(test)
+
+
+def test_locks_end_with_the_daemon_and_whoever_had_one_hears_of_it(run_inside):
+    def test(node):
+        mnt = node.mount()
+        (mnt / "free").touch()
+        # Begun before the files are opened, as above.
+        words = ["sh", "-c", 'read go; exec "$@"', "sh", *node.daemon.command_line]
+        again = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        with open(mnt / "free", "rb") as without, open(mnt / "locked", "wb") as locked:
+            fcntl.lockf(locked, fcntl.LOCK_EX)
+            node.daemon.kill()
+            again.stdin.write(b"go\n")
+            again.stdin.close()
+            # This waits for the daemon. A lock does not: nobody would know whether it was given.
+            assert sorted(os.listdir(mnt)) == ["free", "locked"]
+            fcntl.flock(without, fcntl.LOCK_SH)
+            with pytest.raises(OSError, match="Input/output error"):
+                fcntl.lockf(locked, fcntl.LOCK_EX)
+            fcntl.lockf(locked, fcntl.LOCK_UN)
+            fcntl.lockf(locked, fcntl.LOCK_EX)
         node.unmount()
         again.terminate()
         assert again.wait(60) == 0

@@ -8,14 +8,17 @@
 //! - The daemon tells what others change of what the kernel was told; the kernel forgets that.
 //! - Root that is nobody in particular names only inodes that it was led to (`squashed`).
 //! - After a restart of the daemon, all open files are opened again by their inode. If the bytes
-//!   are not where they were, the file answers `EIO` from then on.
+//!   are not where they were, or if somebody here had a lock of the file, which others may have got
+//!   since, the file answers `EIO` from then on.
+//! - No change that was made answers `ESTALE`: the kernel would ask for it a second time.
+//! - A directory that is open shows its last attributes when it has been removed.
 
 use crate::squashed::{Asked, Squashed};
 use crate::tree::{
     Blocking, BytesVersion, Change, Changes, Credentials, Errno, Handle, How, InodeStat, Io, Kind, Listed,
     Lock, Name, Node, Opened, Owner, Range, Result, Space, Tree, When,
 };
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -42,9 +45,34 @@ struct OpenFile {
     id: InodeId,
     how: How,
     file: Mutex<Arc<File>>,
+    locked: Arc<Locked>,
 }
 
 type Files = Mutex<HashMap<Handle, Arc<OpenFile>>>;
+
+/// Who was given locks here: they end with the daemon that gave them.
+#[derive(Default)]
+struct Locked(Mutex<HashMap<InodeId, HashSet<(u64, bool)>>>);
+
+impl Locked {
+    fn has(&self, id: InodeId) -> bool {
+        lock(&self.0).contains_key(&id)
+    }
+
+    fn add(&self, id: InodeId, owner: Owner) {
+        lock(&self.0).entry(id).or_default().insert((owner.number, owner.whole));
+    }
+
+    fn end(&self, id: InodeId, owner: Owner) {
+        let mut locked = lock(&self.0);
+        if let Some(owners) = locked.get_mut(&id) {
+            owners.remove(&(owner.number, owner.whole));
+            if owners.is_empty() {
+                locked.remove(&id);
+            }
+        }
+    }
+}
 
 impl OpenFile {
     /// Does `work` with the file; if the daemon has forgotten it, opens it again, once.
@@ -57,6 +85,9 @@ impl OpenFile {
         let again = {
             let mut kept = lock(&self.file);
             if Arc::ptr_eq(&kept, &file) {
+                if self.locked.has(self.id) {
+                    return Err(Errno::EIO);
+                }
                 let again = namespace.open_inode(vouches.then_some(&self.who), self.id, mode(self.how));
                 let again = again.map_err(|_| Errno::EIO)?;
                 if place(again.attributes()) != place(file.attributes()) {
@@ -71,6 +102,19 @@ impl OpenFile {
             done => done,
         }
     }
+}
+
+/// What the kernel was told last of an inode.
+struct Seen {
+    version: u64,
+    /// Of a directory: what it shows when it was removed while it is open.
+    directory: Option<Box<InodeStat>>,
+}
+
+/// An open directory: how often it is open, and what was seen of it last.
+struct OpenDirectory {
+    opens: usize,
+    stat: InodeStat,
 }
 
 /// A listing under way: what was fetched and the kernel has not asked for yet.
@@ -100,9 +144,10 @@ pub struct NamespaceTree {
     fresh_for: Duration,
     files: Arc<Files>,
     listings: Mutex<HashMap<Handle, Arc<Listing>>>,
+    directories: Mutex<HashMap<Node, OpenDirectory>>,
+    locked: Arc<Locked>,
     next: AtomicU64,
-    /// Inode → the version that the kernel was told last.
-    seen: Arc<Mutex<HashMap<u64, u64>>>,
+    seen: Arc<Mutex<HashMap<u64, Seen>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -148,6 +193,8 @@ impl NamespaceTree {
             fresh_for: FRESH_FOR,
             files: Arc::default(),
             listings: Mutex::default(),
+            directories: Mutex::default(),
+            locked: Arc::default(),
             next: AtomicU64::new(1),
             seen: Arc::default(),
         })
@@ -180,18 +227,30 @@ impl NamespaceTree {
 
     /// What the kernel is told of an inode.
     fn stat_of(&self, attributes: &Attributes) -> InodeStat {
+        let stat = stat(attributes);
+        let is_directory = stat.kind == Kind::Directory;
+        if is_directory && let Some(open) = lock(&self.directories).get_mut(&stat.node) {
+            open.stat = stat.clone();
+        }
+        let directory = is_directory.then(|| Box::new(stat.clone()));
         let mut seen = lock(&self.seen);
         if seen.len() >= SEEN_MAX {
             seen.clear();
         }
-        seen.insert(attributes.id.0, attributes.version);
-        drop(seen);
-        stat(attributes)
+        seen.insert(stat.node, Seen { version: attributes.version, directory });
+        stat
+    }
+
+    /// What a directory shows that was removed while it is open here.
+    fn removed_directory(&self, node: Node) -> Option<InodeStat> {
+        let open = lock(&self.directories);
+        let stat = &open.get(&node)?.stat;
+        Some(InodeStat { links: 0, bytes: 0, ..stat.clone() })
     }
 
     /// Whether the kernel may keep something else of the inode than these attributes.
     fn is_stale(&self, attributes: &Attributes) -> bool {
-        lock(&self.seen).get(&attributes.id.0) != Some(&attributes.version)
+        lock(&self.seen).get(&attributes.id.0).is_none_or(|seen| seen.version != attributes.version)
     }
 
     fn handle(&self) -> Handle {
@@ -201,11 +260,15 @@ impl NamespaceTree {
     fn enter(&self, who: &Credentials, how: How, file: File, stale: bool) -> Result<Opened> {
         let attributes = file.attributes();
         let (id, bits) = (attributes.id, attributes.mode);
-        // Only who may vouch gets a descriptor for writing; a file without bytes has none yet.
-        let local = if self.vouches { file.descriptor()? } else { None };
-        let io = local.map_or(Io::Direct, |local| Io::Local(Arc::new(local)));
         let how = How { truncate: false, exclusive: false, ..how };
-        let file = OpenFile { who: who.clone(), id, how, file: Mutex::new(Arc::new(file)) };
+        let locked = Arc::clone(&self.locked);
+        let file = OpenFile { who: who.clone(), id, how, file: Mutex::new(Arc::new(file)), locked };
+        // Only who may vouch gets a descriptor for writing; a file without bytes has none yet.
+        let local = match self.vouches {
+            true => file.with(&self.namespace, self.vouches, File::descriptor)?,
+            false => None,
+        };
+        let io = local.map_or(Io::Direct, |local| Io::Local(Arc::new(local)));
         let handle = self.handle();
         lock(&self.files).insert(handle, Arc::new(file));
         Ok(Opened { handle, io, mode: Some(bits), stale })
@@ -280,7 +343,23 @@ impl NamespaceTree {
             end: range.end,
             wanted,
         };
-        self.namespace.lock(self.who(&open.who), asked)
+        let ask = || self.namespace.lock(self.who(&open.who), asked.clone());
+        let answer = match ask() {
+            // The daemon was restarted: its locks ended with it, and it does not know of the file.
+            Err(Errno::EBADF) if wanted == LockWanted::Unlock => Ok(None),
+            Err(Errno::EBADF) => open.with(&self.namespace, self.vouches, File::flush).and_then(|()| ask()),
+            answer => answer,
+        };
+        let all = range.start == 0 && range.end >= i64::MAX as u64;
+        match (wanted, &answer) {
+            // One that nobody answered may be held, too.
+            (LockWanted::Shared | LockWanted::Exclusive, Ok(None) | Err(Errno::ETIMEDOUT)) => {
+                self.locked.add(open.id, owner);
+            }
+            (LockWanted::Unlock, Ok(_)) if all => self.locked.end(open.id, owner),
+            _ => {}
+        }
+        answer
     }
 
     /// Sets the length of a file that is not open: opens it for that.
@@ -332,7 +411,7 @@ struct Watcher {
     namespace: Namespace,
     vouches: bool,
     files: Arc<Files>,
-    seen: Arc<Mutex<HashMap<u64, u64>>>,
+    seen: Arc<Mutex<HashMap<u64, Seen>>>,
     changes: Sender<Change>,
 }
 
@@ -430,7 +509,10 @@ impl Tree for NamespaceTree {
     }
 
     fn stat(&self, who: &Credentials, node: Node, _handle: Option<Handle>) -> Result<InodeStat> {
-        self.namespace.attributes(self.who(who), id(node)).map(|found| self.stat_of(&found))
+        match self.namespace.attributes(self.who(who), id(node)) {
+            Err(Errno::ESTALE) => self.removed_directory(node).ok_or(Errno::ESTALE),
+            found => found.map(|found| self.stat_of(&found)),
+        }
     }
 
     fn set(
@@ -542,7 +624,7 @@ impl Tree for NamespaceTree {
     ) -> Result<(InodeStat, Opened)> {
         let file = self.namespace.create(self.who(who), id(parent), name, bits, mode(how), how.exclusive)?;
         let stat = self.led_to(who, file.attributes());
-        Ok((stat, self.enter(who, how, file, false)?))
+        Ok((stat, self.enter(who, how, file, false).map_err(Errno::after_change)?))
     }
 
     fn read(&self, handle: Handle, offset: u64, buffer: &mut [u8]) -> Result<usize> {
@@ -579,6 +661,9 @@ impl Tree for NamespaceTree {
     }
 
     fn open_directory(&self, who: &Credentials, node: Node) -> Result<Handle> {
+        let known = lock(&self.seen).get(&node).and_then(|seen| seen.directory.as_deref().cloned());
+        let stat = known.map_or_else(|| self.stat(who, node, None), Ok)?;
+        lock(&self.directories).entry(node).or_insert(OpenDirectory { opens: 0, stat }).opens += 1;
         let listing = Listing { who: who.clone(), directory: id(node), rest: Mutex::default() };
         let handle = self.handle();
         lock(&self.listings).insert(handle, Arc::new(listing));
@@ -617,7 +702,14 @@ impl Tree for NamespaceTree {
     }
 
     fn release_directory(&self, handle: Handle) {
-        lock(&self.listings).remove(&handle);
+        let Some(listing) = lock(&self.listings).remove(&handle) else { return };
+        let mut directories = lock(&self.directories);
+        if let Some(open) = directories.get_mut(&listing.directory.0) {
+            open.opens -= 1;
+            if open.opens == 0 {
+                directories.remove(&listing.directory.0);
+            }
+        }
     }
 
     fn space(&self, node: Node) -> Result<Space> {

@@ -8,6 +8,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use zazen_env::fork::Mine;
 use zazen_namespace::service::{CHUNK_BYTES_MAX, Done, HandleCall, namespace_fn};
 use zazen_namespace::{Attributes, Errno};
@@ -19,7 +20,8 @@ type Result<T> = std::result::Result<T, Errno>;
 const APPENDS: u32 = 1;
 
 /// An open file. Any thread may use it. It is closed when it is dropped; only [`File::close`] tells
-/// whether that worked. In a forked child, calls to the daemon answer `ESTALE`.
+/// whether that worked. In a forked child, and once the daemon was restarted, calls to the daemon
+/// answer `ESTALE`.
 #[derive(Debug)]
 pub struct File {
     namespace: Namespace,
@@ -28,6 +30,8 @@ pub struct File {
     created: bool,
     /// The bytes on this node, for reading; `None` inside if they are elsewhere.
     here: OnceLock<Option<std::fs::File>>,
+    /// Whether anything may have been written by it.
+    wrote: AtomicBool,
     closed: bool,
     /// A forked child has its parent's descriptor, and not its parent's handle.
     mine: Mine,
@@ -41,6 +45,7 @@ impl File {
             attributes,
             created,
             here: OnceLock::new(),
+            wrote: AtomicBool::new(false),
             closed: false,
             mine: Mine::default(),
         }
@@ -59,6 +64,12 @@ impl File {
     /// The descriptor of the bytes if this node holds them, for a mount to hand to the kernel: for
     /// reading, and for writing if the file was opened so. `None` if another node holds them.
     pub fn descriptor(&self) -> Result<Option<OwnedFd>> {
+        // From now on nobody sees what is written.
+        self.writes();
+        self.local_descriptor()
+    }
+
+    fn local_descriptor(&self) -> Result<Option<OwnedFd>> {
         let call = self.handle_call(0, 0, 0).encode();
         let reply = self.namespace.call(namespace_fn::DESCRIPTOR, &call, Repeat::Yes);
         let mut reply = reply.map_err(|error| errno_of(&error))?;
@@ -70,7 +81,7 @@ impl File {
     }
 
     fn here(&self) -> Option<&std::fs::File> {
-        let ask = || self.descriptor().ok().flatten().map(std::fs::File::from);
+        let ask = || self.local_descriptor().ok().flatten().map(std::fs::File::from);
         self.here.get_or_init(ask).as_ref()
     }
 
@@ -104,6 +115,7 @@ impl File {
     /// Writes at `offset`: all bytes, or as many as were written before an error; an error only if
     /// none were.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<usize> {
+        self.writes();
         let mut put = 0;
         while put < bytes.len() {
             let chunk = &bytes[put..bytes.len().min(put + CHUNK_BYTES_MAX)];
@@ -128,6 +140,7 @@ impl File {
     /// Writes at the file's end, wherever that is when the bytes arrive at their holder. As many
     /// bytes as were written.
     pub fn append(&self, bytes: &[u8]) -> Result<usize> {
+        self.writes();
         let chunk = &bytes[..bytes.len().min(CHUNK_BYTES_MAX)];
         let call = self.handle_call(0, chunk.len() as u64, APPENDS).encode();
         let exchanged = self.namespace.with(Repeat::No, |connection| {
@@ -149,11 +162,13 @@ impl File {
 
     /// Cuts or extends the file to `bytes`.
     pub fn set_length(&self, bytes: u64) -> Result<()> {
+        self.writes();
         self.simple(namespace_fn::TRUNCATE, self.handle_call(bytes, 0, 0), Repeat::Yes).map(drop)
     }
 
     /// `fallocate(2)` with its flags.
     pub fn allocate(&self, flags: u32, offset: u64, bytes: u64) -> Result<()> {
+        self.writes();
         self.simple(namespace_fn::ALLOCATE, self.handle_call(offset, bytes, flags), Repeat::No).map(drop)
     }
 
@@ -178,15 +193,29 @@ impl File {
     }
 
     /// Closes the file; what was written is known to all when it returns.
+    ///
+    /// `ESTALE` if the daemon was restarted since the open, and something was written. The bytes
+    /// are as safe as any, but their length may be untold until the file is opened again.
     pub fn close(mut self) -> Result<()> {
-        self.end()
+        self.end(Repeat::Yes)
     }
 
-    fn end(&mut self) -> Result<()> {
+    fn end(&mut self, repeat: Repeat) -> Result<()> {
         if std::mem::replace(&mut self.closed, true) || !self.mine.is_mine() {
             return Ok(());
         }
-        self.simple(namespace_fn::CLOSE, self.handle_call(0, 0, 0), Repeat::No).map(drop)
+        let wrote = self.wrote.load(Ordering::Relaxed);
+        let repeat = if wrote { repeat } else { Repeat::No };
+        match self.simple(namespace_fn::CLOSE, self.handle_call(0, 0, 0), repeat) {
+            // There is nothing to tell. What the daemon had open ended with it.
+            Err(_) if !wrote => Ok(()),
+            closed => closed.map(drop),
+        }
+    }
+
+    /// Something may be written by it from now on.
+    fn writes(&self) {
+        self.wrote.store(true, Ordering::Relaxed);
     }
 
     fn handle_call(&self, offset: u64, bytes: u64, flags: u32) -> HandleCall {
@@ -205,7 +234,7 @@ impl File {
     fn done(&self, payload: &[u8]) -> Result<u64> {
         let done = Done::decode(payload).map_err(|error| errno_of(&error))?;
         match done.result() {
-            Err(Errno::EBADF) if !self.closed => Err(Errno::ESTALE),
+            Err(Errno::EBADF) => Err(Errno::ESTALE),
             result => result,
         }
     }
@@ -213,7 +242,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        if let Err(errno) = self.end() {
+        if let Err(errno) = self.end(Repeat::No) {
             tracing::debug!("close of inode {}: {errno}", self.attributes.id);
         }
     }

@@ -2,12 +2,13 @@
 //!
 //! Without it, each call on a path would ask once for each directory above. An entry counts for
 //! [`FRESH_FOR`], as names do in a mount. What this process removes or renames ends all of them,
-//! and so does an error that an old entry may have caused: the call then walks again.
+//! and so does an error that an old entry may have caused
+//! ([`zazen_namespace::Errno::asks_for_another_look`]): the call then walks again.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use zazen_namespace::{Errno, InodeId};
+use zazen_namespace::InodeId;
 
 /// How long a directory counts as found.
 const FRESH_FOR: Duration = Duration::from_secs(1);
@@ -47,10 +48,4 @@ impl Known {
         found.clear();
         had
     }
-}
-
-/// Whether an entry that is no longer right may have caused the error. None of these comes after a
-/// change.
-pub(crate) fn may_be_old(errno: Errno) -> bool {
-    matches!(errno, Errno::ENOENT | Errno::ESTALE | Errno::ENOTDIR | Errno::EACCES)
 }

@@ -81,7 +81,7 @@ impl Namespace {
             found.push(match answer {
                 None => self.stat(who, path, follow),
                 // A directory that was found earlier may be another one by now.
-                Some(Err(errno)) if crate::known::may_be_old(errno) && errno != Errno::ENOENT => {
+                Some(Err(errno)) if errno.asks_for_another_look() && errno != Errno::ENOENT => {
                     self.stat(who, path, follow)
                 }
                 Some(Err(errno)) => Err(errno),

@@ -95,6 +95,15 @@ impl Namespace {
         }
     }
 
+    /// The same for an operation that makes the name: it is not asked for again, even if what it
+    /// made is gone by the time of the look.
+    fn made(&self, who: Who<'_>, operation: Operation) -> Result<Found> {
+        match self.ask(who, operation)?.answer {
+            Answer::Entry(entry) => self.found(who, entry).map_err(Errno::after_change),
+            _ => Err(Errno::EIO),
+        }
+    }
+
     fn done(&self, who: Who<'_>, operation: Operation) -> Result<()> {
         match self.ask(who, operation)?.answer {
             Answer::Done => Ok(()),
@@ -197,7 +206,7 @@ impl Namespace {
         let name = name.clone();
         let create =
             Create { directory, name, kind, mode, device, target, open: None, exclusive: true, copies: 0 };
-        self.entry(who, Operation::Create(create))
+        self.made(who, Operation::Create(create))
     }
 
     /// Makes a symbolic link to `target`.
@@ -213,7 +222,7 @@ impl Namespace {
             exclusive: true,
             copies: 0,
         };
-        self.entry(who, Operation::Create(create))
+        self.made(who, Operation::Create(create))
     }
 
     /// Makes many empty files; one result for each name, in order.
@@ -241,7 +250,7 @@ impl Namespace {
 
     /// Makes a directory.
     pub fn make_directory(&self, who: Who<'_>, directory: InodeId, name: &Name, mode: u32) -> Result<Found> {
-        self.entry(who, Operation::MakeDirectory(MakeDirectory { directory, name: name.clone(), mode }))
+        self.made(who, Operation::MakeDirectory(MakeDirectory { directory, name: name.clone(), mode }))
     }
 
     /// Removes a name that is not a directory's.
@@ -261,7 +270,7 @@ impl Namespace {
 
     /// Gives an inode another name.
     pub fn link(&self, who: Who<'_>, id: InodeId, directory: InodeId, name: &Name) -> Result<Found> {
-        self.entry(who, Operation::Link(Link { id, directory, name: name.clone() }))
+        self.made(who, Operation::Link(Link { id, directory, name: name.clone() }))
     }
 
     /// A part of a directory behind `cookie` (0: from its beginning), about `bytes_max` bytes long.

@@ -5,7 +5,6 @@
 //! search it, which the daemon checks.
 
 use crate::file::File;
-use crate::known::may_be_old;
 use crate::link::Namespace;
 use crate::tree::{Found, Who};
 use std::collections::VecDeque;
@@ -132,7 +131,7 @@ impl Namespace {
     /// as it does when one of them is no longer the right one.
     pub(crate) fn afresh<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
         match work() {
-            Err(errno) if may_be_old(errno) && self.known().clear() => work(),
+            Err(errno) if errno.asks_for_another_look() && self.known().clear() => work(),
             done => done,
         }
     }

@@ -513,6 +513,7 @@ impl NamespaceNode {
         });
         if let Some(errno) = refusal {
             self.release(&handle);
+            let errno = if grant.created { errno.after_change() } else { errno };
             return Answered { answer: Answer::refused(errno), handle: 0 };
         }
         match self.make_ready(session, &handle, &grant, mode, asked.since_ns) {
@@ -520,6 +521,7 @@ impl NamespaceNode {
             Ok(Some(fresh)) => grant.attributes = fresh,
             Err(errno) => {
                 self.release(&handle);
+                let errno = if grant.created { errno.after_change() } else { errno };
                 return Answered { answer: Answer::refused(errno), handle: 0 };
             }
         }

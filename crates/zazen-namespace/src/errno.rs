@@ -66,6 +66,21 @@ errnos! {
     EDQUOT = 122, "The quota is used up.";
 }
 
+impl Errno {
+    /// Whether it says that nothing was done, and that the path may lead elsewhere by now. The
+    /// kernel and the library look up the path again then, and ask once more.
+    pub fn asks_for_another_look(self) -> bool {
+        matches!(self, Errno::ENOENT | Errno::ESTALE | Errno::ENOTDIR | Errno::EACCES)
+    }
+
+    /// The error of a call that has changed something before it failed. Nobody may take it for one
+    /// after which the change is to be asked for again.
+    #[must_use]
+    pub fn after_change(self) -> Errno {
+        if self.asks_for_another_look() { Errno::EIO } else { self }
+    }
+}
+
 impl std::fmt::Display for Errno {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.meaning())

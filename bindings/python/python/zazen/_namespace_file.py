@@ -185,7 +185,16 @@ class RawFile(io.RawIOBase):
                 super().close()
             finally:
                 if self._pid == os.getpid():
-                    self._file.close()
+                    self._close()
+
+    def _close(self) -> None:
+        try:
+            self._file.close()
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            # The daemon was restarted: a new open has it tell the length of what was written.
+            self._again().close()
 
     def __reduce__(self) -> Any:
         mode = self.mode.replace("w", "r+").replace("x", "r+") if self._writes else self.mode

@@ -412,8 +412,10 @@ impl Partition {
     }
 
     fn recall(&self, saved: &Saved) -> Answer {
+        // The inode of a change may be gone since: nobody may make the change again for that.
         let grant = |id, created| match self.attributes(id) {
             Some(attributes) => Answer::Grant(Grant { attributes, created }),
+            None if created => Answer::refused(Errno::ESTALE.after_change()),
             None => Answer::refused(Errno::ESTALE),
         };
         match saved {
@@ -426,7 +428,7 @@ impl Partition {
             Saved::GrantCreated(of) => grant(of.id, true),
             Saved::Found(of) => match self.attributes(of.id) {
                 Some(attributes) => Answer::Found(Found { attributes }),
-                None => Answer::refused(Errno::ESTALE),
+                None => Answer::refused(Errno::ESTALE.after_change()),
             },
             Saved::Created(many) => Answer::Created(ManyCreated { results: many.results.clone() }),
             Saved::Whole(whole) => {

@@ -3,7 +3,7 @@
 use super::super::{Action, Event, Partition, Settings};
 use super::semantics::{Bed, ROOT, WRITE, name, new_file};
 use crate::operation::*;
-use crate::{Epoch, PartitionNo};
+use crate::{Epoch, Errno, PartitionNo};
 
 #[test]
 fn a_new_file_never_has_the_name_of_an_old_object() {
@@ -43,6 +43,27 @@ fn a_new_file_never_has_the_name_of_an_old_object() {
     assert_eq!(names[0].0, names[2].0, "the serial number is given again");
     let different: std::collections::BTreeSet<_> = names.iter().collect();
     assert_eq!(different.len(), names.len(), "{names:?}");
+}
+
+#[test]
+fn a_change_whose_inode_is_gone_since_is_not_asked_for_again() {
+    let mut bed = Bed::new();
+    let create = || Operation::Create(Create { open: Some(WRITE), ..new_file(ROOT, "f", 0o644) });
+    let Answer::Grant(Grant { attributes, .. }) = bed.ask(create()) else { panic!("no grant") };
+    let (id, made) = (attributes.id, bed.number);
+    let (uid, gid, bytes, accessed_ns, modified_ns) = (None, None, None, None, None);
+    let mode = Some(0o600);
+    let change =
+        || Operation::SetAttributes(SetAttributes { id, mode, uid, gid, bytes, accessed_ns, modified_ns });
+    assert!(matches!(bed.ask(change()), Answer::Found(_)));
+    let changed = bed.number;
+    bed.done(Operation::Release(Release { id, writers: 1, readers: 0, commit: None }));
+    bed.done(Operation::Unlink(At { directory: ROOT, name: name("f") }));
+    // ESTALE would have a kernel look up the path again, and make another file, or change it.
+    for (number, operation) in [(made, create()), (changed, change())] {
+        let again = bed.request(number, operation);
+        assert_eq!(bed.step(again), Some(Answer::refused(Errno::EIO)), "{number}");
+    }
 }
 
 #[test]
