@@ -342,7 +342,8 @@ class Reader(VTKPythonAlgorithmBase):
                     parts[file] = one.part.part
                     reads.append(one.part.seconds)
                 else:
-                    parts[file] = read_part(one.path or opened.path_of(step, file), shown, left_out)
+                    path = one.path or os.path.join(opened.directory, shown)
+                    parts[file] = read_part(path, shown, left_out)
                     one.close()
                     reads.append(time.perf_counter() - began)
                 arrays[shown] = parts[file].arrays

@@ -64,6 +64,9 @@ class Came:
 
 def in_turn(visualization: Visualization, step: int, files: Sequence[int]) -> Iterator[Came]:
     """What came of each of ``files``, in their order. Close it to end the thread."""
+    if not visualization.brings_files:
+        yield from _where_they_are(visualization, step, files)
+        return
     groups = list(_groups(files, [max(visualization.steps[step].bytes[file], 0) for file in files]))
     if len(groups) < 2:
         for group, _ in groups:
@@ -72,6 +75,13 @@ def in_turn(visualization: Visualization, step: int, files: Sequence[int]) -> It
     with _Bringer(visualization, step, groups) as bringer:
         for _ in groups:
             yield from bringer.take()
+
+
+def _where_they_are(visualization: Visualization, step: int, files: Sequence[int]) -> Iterator[Came]:
+    """Files that VTK reads where they are: while it parses one, the kernel reads the next."""
+    for at, file in enumerate(files):
+        advise(visualization, step, files[at + 1 : at + 2])
+        yield Came(None, max(visualization.steps[step].bytes[file], 0), None)
 
 
 def _groups(files: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[list[int], int]]:
@@ -92,18 +102,17 @@ def _bring(visualization: Visualization, step: int, files: list[int]) -> list[Ca
         memories = [visualization.fetch(step, file) for file in files]
         return [Came(memory, memory.length, None) for memory in memories]
     frames = visualization.read(step, files)
-    if frames is not None:
-        return [Came(frame, frame.length, frame.source) for frame in frames]
-    advise(visualization, step, files)
-    return [Came(None, max(visualization.steps[step].bytes[file], 0), None) for file in files]
+    assert frames is not None, "a visualization that brings files brings these"
+    return [Came(frame, frame.length, frame.source) for frame in frames]
 
 
-def advise(visualization: Visualization, step: int, files: list[int]) -> None:
+def advise(visualization: Visualization, step: int, files: Sequence[int]) -> None:
     """Asks the kernel to read files from where they are; returns at once. A file that can't be
     opened is named by who reads it."""
     for file in files:
+        path = os.path.join(visualization.directory, visualization.steps[step].files[file])
         try:
-            descriptor = os.open(visualization.path_of(step, file), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             continue
         try:

@@ -469,11 +469,17 @@ class Visualization:
         """The file in the directory that the index names."""
         return Path(self.directory, self.steps[step].files[file])
 
+    @property
+    def brings_files(self) -> bool:
+        """Whether files come by `read` or `fetch`. Otherwise VTK's readers read each file where it
+        is."""
+        return self.without_mount or (self.dataset is not None and self.dataset.has_daemon)
+
     def read(self, step: int, files: Sequence[int]) -> list[zazen.Frame] | None:
         """The frames of some files, through this node's daemon, which keeps what was remote; None
         without caches, or without a daemon: VTK's reader then reads each file where it is, once.
         What another node of the job holds comes from that node, if the daemons know each other."""
-        if self.dataset is None or not self.dataset.has_daemon or not files:
+        if self.dataset is None or not self.brings_files or not files:
             return None
         self._bring(step, files)
         return self.dataset.read_many([self.steps[step].files[file] for file in files])

@@ -11,7 +11,7 @@ from zazen.viz.turns import in_turn
 class Files:
     """Stands in for a visualization without a mount, whose files have these sizes."""
 
-    without_mount = True
+    without_mount = brings_files = True
 
     def __init__(self, sizes, bad=()):
         self.steps = [SimpleNamespace(bytes=sizes)]
@@ -90,3 +90,13 @@ def test_few_bytes_need_no_thread():
     for came in in_turn(files, 0, [1, 0]):
         assert bringers() == [] and came.length in (10, 20)
     assert list(in_turn(files, 0, [])) == []
+
+
+def test_files_that_are_read_where_they_are_need_no_thread_and_are_asked_for_one_ahead(monkeypatch):
+    asked = []
+    monkeypatch.setattr(turns, "advise", lambda visualization, step, files: asked.extend(files))
+    files = Files([10 << 20] * 3)
+    files.brings_files = files.without_mount = False
+    for at, came in enumerate(in_turn(files, 0, [2, 0, 1])):
+        assert (came.item, came.path, came.bytes, came.length) == (None, None, 0, 10 << 20)
+        assert asked == [0, 1][: at + 1] and bringers() == []
