@@ -66,7 +66,10 @@ def test_load_says_that_there_are_no_frames(pushed):
 
 def test_a_pinned_dataset_is_not_evicted(pushed):
     assert read(pushed, "pin", pushed.dataset)["pinned"] is True
-    assert "pinned" in pushed.tool("evict", pushed.dataset, status=1).stderr
+    said = pushed.tool("evict", pushed.dataset, status=1).stderr
+    assert "pinned" in said and "zazen pin --off" in said
+    # The name that the cache has for a series is the cache's own.
+    assert f"{pushed.dataset.name} (" in said and ".zazen@" not in said, said
     assert read(pushed, "pin", "--off", pushed.dataset)["pinned"] is False
     pushed.tool("evict", pushed.dataset)
 

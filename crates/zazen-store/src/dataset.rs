@@ -441,3 +441,11 @@ impl<D: Disk> Dataset<D> {
         self.room.removed(ignore_absent(self.disk.remove(&segments::path(&self.path, segment))))
     }
 }
+
+/// A dataset as people know it: its directory, and its files where it is a series.
+pub(crate) fn shown(dataset: &RelPath) -> String {
+    match dataset.series_parts() {
+        Some((directory, files)) => format!("{directory} ({files})"),
+        None => dataset.to_string(),
+    }
+}

@@ -1,7 +1,7 @@
 //! Making room, and eviction by hand.
 
 use crate::counters::count;
-use crate::dataset::{Dataset, Index, Writer};
+use crate::dataset::{Dataset, Index, Writer, shown};
 use crate::own_file::ignore_absent;
 use crate::own_file::temporary;
 use crate::record::{Record, Storage};
@@ -187,7 +187,7 @@ impl<D: Disk> Store<D> {
     pub fn evict(&self, dataset: &RelPath, set: Option<&RunSet>) -> Result<(u64, u64)> {
         let Some(found) = self.dataset(dataset.as_str()) else { return Ok((0, 0)) };
         if found.read_index().state.pinned {
-            let text = format!("dataset {dataset} is pinned; unpin it first");
+            let text = format!("dataset {} is pinned; unpin it first with `zazen pin --off`", shown(dataset));
             return Err(Error::new(ErrorKind::Busy, text));
         }
         let (frames, bytes) = match set {

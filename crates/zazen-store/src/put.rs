@@ -5,7 +5,7 @@
 //! unfinished put.
 
 use crate::counters::count;
-use crate::dataset::{Dataset, Found, Lookup, Writer};
+use crate::dataset::{Dataset, Found, Lookup, Writer, shown};
 use crate::record::{Record, RecordOp, Storage};
 use crate::segments;
 use crate::store::Store;
@@ -130,10 +130,10 @@ impl<D: Disk> Store<D> {
 
     fn check_put(&self, dataset: &RelPath, source: &Source, meta: &FrameMeta) -> Result<()> {
         let refuse = |kind, why: String| {
-            Err(Error::new(kind, format!("frame {} of dataset {dataset}: {why}", meta.number)))
+            Err(Error::new(kind, format!("frame {} of dataset {}: {why}", meta.number, shown(dataset))))
         };
         check_frame_bytes(meta.length)
-            .map_err(|error| error.within(format!("frame {} of dataset {dataset}", meta.number)))?;
+            .map_err(|error| error.within(format!("frame {} of dataset {}", meta.number, shown(dataset))))?;
         if source.path.is_root() {
             return refuse(ErrorKind::InvalidArgument, "its source has no file name".to_owned());
         }
@@ -153,10 +153,15 @@ impl<D: Disk> Store<D> {
         Error::new(
             ErrorKind::Conflict,
             format!(
-                "frame {} of dataset {dataset} is here already with other bytes ({} bytes, checksum {:016x}; \
+                "frame {} of dataset {} is here already with other bytes ({} bytes, checksum {:016x}; \
                  now {} bytes, {:016x}) and no sign that its source changed; the first one is kept. Number \
                  frames uniquely, or evict it if it is wrong",
-                meta.number, old.length, old.checksum, meta.length, meta.checksum
+                meta.number,
+                shown(dataset),
+                old.length,
+                old.checksum,
+                meta.length,
+                meta.checksum
             ),
         )
     }
@@ -263,7 +268,7 @@ impl<D: Disk> Put<D> {
     }
 
     fn error(&self, kind: ErrorKind, why: String) -> Error {
-        Error::new(kind, format!("frame {} of dataset {}: {why}", self.meta.number, self.dataset))
+        Error::new(kind, format!("frame {} of dataset {}: {why}", self.meta.number, shown(&self.dataset)))
     }
 
     fn admit(&mut self, dataset: &Dataset<D>, writer: &mut Writer<D::File>) -> Result<Stored> {
@@ -423,7 +428,7 @@ impl<D: Disk> Put<D> {
             let text = format!("its file {} is another frame's already; give each its own", self.source.path);
             return Err(self.error(ErrorKind::Conflict, text));
         }
-        Err(error.within(format!("frame {} of dataset {}", self.meta.number, self.dataset)))
+        Err(error.within(format!("frame {} of dataset {}", self.meta.number, shown(&self.dataset))))
     }
 }
 
