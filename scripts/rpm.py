@@ -87,7 +87,10 @@ def lay_out(package: deb.Package, root: Path) -> list[str]:
             if old not in text and new not in text:
                 sys.exit(f"{file.name} has no {old.strip()!r}: scripts/rpm.py does not know it any more")
             file.write_text(text.replace(old, new))
-    return lines
+    # Its own folders go with the package. Those of the system are the system's.
+    paths = [Path(line.removeprefix("%doc ")) for line in lines]
+    folders = {str(folder) for path in paths for folder in path.parents if "zazen" in str(folder)}
+    return lines + [f"%dir {folder}" for folder in sorted(folders)]
 
 
 def spec(packages: list[tuple[deb.Package, list[str]]], root: Path) -> str:

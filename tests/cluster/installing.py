@@ -1,4 +1,4 @@
-"""Packages installed and purged by dpkg on a copy of this system that is thrown away."""
+"""Packages installed and purged by dpkg or rpm on a copy of this system that is thrown away."""
 
 from __future__ import annotations
 
@@ -54,12 +54,47 @@ rm -r /etc/zazen /mnt/ssd
 rm -r /run/zazen /mnt/debs
 """
 
+# The same by rpm. No package of this system is in rpm's database, so what the packages need is not
+# looked for, and the loader of Debian is told of the folder that others have by themselves.
+INSIDE_BY_RPM = """
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+command -v zazend && { echo "zazend is installed here already"; exit 77; }
+mkdir -p /mnt/ssd /mnt/lustre
+echo /usr/lib64 > /etc/ld.so.conf.d/mnt-lib64.conf
+rpm() { command rpm --dbpath /mnt/rpm "$@" 2>&1; }
+rpm --initdb
+rpm --install --nodeps /mnt/debs/*.rpm
+rpm --query --all
+# All files are as the packages say. Nothing that they need is a package here.
+rpm --verify --nodeps zazen zazen-libs zazen-devel zazen-slurm
+ldconfig -p | grep libzazen.so.0
+zazen key new /etc/zazen/key
+sed -e 's|^cache = .*|cache = "/mnt/ssd/zazen"|' -e 's|^backing = .*|backing = ["/mnt/lustre"]|' \\
+  /usr/share/doc/zazen/examples/zazend.toml > /etc/zazen/zazend.toml
+zazend --config /etc/zazen/zazend.toml --check
+zazend --config /etc/zazen/zazend.toml --metrics 127.0.0.1:0 --ready-file /mnt/ready & daemon=$!
+for try in $(seq 300); do test -s /mnt/ready && break; sleep 0.1; done
+zazen status
+kill $daemon; wait $daemon
+# The same version again, as an upgrade does it.
+rpm --upgrade --force --nodeps /mnt/debs/*.rpm
+zazen --version
+test -f /etc/zazen/key && test -f /etc/zazen/zazend.toml
+rpm --erase --nodeps zazen-slurm zazen-devel zazen-libs zazen
+test -f /etc/zazen/key && test -f /etc/zazen/zazend.toml
+rm -r /etc/zazen /mnt/ssd
+! rpm --query zazen zazen-libs
+rm -rf /run/zazen /mnt/debs /mnt/rpm
+"""
 
-def install_and_purge(at: Path, packages: Iterable[Path]) -> subprocess.CompletedProcess[str]:
+
+def install_and_purge(
+    at: Path, packages: Iterable[Path], inside: str = INSIDE
+) -> subprocess.CompletedProcess[str]:
     """Does all of it in the empty folder `at`, as root, in a network and with mounts of its own.
 
     The output ends with the line `left:` and the paths that are left of Zazen after a purge."""
-    inside = INSIDE.replace("'", "'\\''")
+    inside = inside.replace("'", "'\\''")
     left = 'find "$at/upper" -iname "*zazen*" -not -type c'
     script = f"set -eu\n{COPY}\nchroot root /bin/sh -eu -c '{inside}'\necho left:\n{left}\n"
     words = ["unshare", "--mount", "--net", "--fork", "sh", "-c", script, "sh", at, *packages]

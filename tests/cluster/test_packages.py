@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import zazen
 import zazen.testing
-from installing import NO_COPY, install_and_purge
+from installing import INSIDE_BY_RPM, NO_COPY, install_and_purge
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -238,6 +238,20 @@ def test_rpm_packages_hold_what_the_debian_ones_hold(rpms, tmp_path):
         found = {**os.environ, "PKG_CONFIG_PATH": str(tmp_path / "usr/share/pkgconfig")}
         flags = run("pkg-config", "--libs", "zazen", env=found)
         assert "/lib64 " in flags and "rpath" not in flags
+
+
+def test_rpm_packages_are_installed_checked_and_erased_without_a_trace(rpms, tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("needs root: the packages are installed on a copy of the system")
+    if shutil.which("unshare") is None:
+        pytest.skip("unshare is not installed; it is in Debian's package util-linux")
+    told = install_and_purge(tmp_path, rpms.values(), INSIDE_BY_RPM)
+    if told.returncode == NO_COPY:
+        pytest.skip(f"no copy of this system: {told.stdout.strip()} {told.stderr.strip()}")
+    assert told.returncode == 0, (told.stdout[-4000:], told.stderr[-4000:])
+    said, left = told.stdout.split("left:\n")
+    assert "zazend would start" in said and " up " in said and "libzazen.so.0" in said, told.stdout
+    assert not left.strip(), left
 
 
 def test_rpmlint_finds_no_error_that_is_one(rpms):
