@@ -61,7 +61,7 @@ EDGES = {
     "zazen-mount": "zazen-core zazen-forward-api zazen-namespace zazen-namespace-client zazen-posix-client"
     " | zazen-call zazen-wire",
     "zazen-namespace-client": "zazen-core zazen-env zazen-wire zazen-call zazen-namespace",
-    "zazen-stage": "zazen-core zazen-wire zazen-namespace-client",
+    "zazen-stage": "zazen-core zazen-wire zazen-backing zazen-namespace-client",
     "zazen-vtk": "zazen-core zazen-features",
     "zazen-locate": "zazen-backing zazen-call zazen-client zazen-core zazen-namespace-client zazen-vtk"
     " | zazen-testbed zazend",

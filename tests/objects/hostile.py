@@ -1,5 +1,5 @@
 """An S3 server that lies as a test tells it to. It answers HEAD, GET with a range, and listings of
-objects that it has in memory; `behave` may answer in its place."""
+objects that it has in memory, and takes objects, in parts too; `behave` may answer in its place."""
 
 from __future__ import annotations
 
@@ -35,11 +35,21 @@ class Request(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.answer()
 
+    def do_PUT(self) -> None:
+        self.answer()
+
+    def do_POST(self) -> None:
+        self.answer()
+
+    def do_DELETE(self) -> None:
+        self.answer()
+
     def answer(self) -> None:
         server: Hostile = self.server.owner
         path, _, query = self.path.partition("?")
         self.key = urllib.parse.unquote(path).removeprefix("/").partition("/")[2]
-        self.query = dict(urllib.parse.parse_qsl(query))
+        self.query = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
+        self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         with server.lock:
             server.requests.append((self.command, self.key, self.headers.get("Range")))
         if server.behave is not None and server.behave(self):
@@ -48,7 +58,9 @@ class Request(BaseHTTPRequestHandler):
 
     def be_honest(self) -> None:
         objects = self.server.owner.objects
-        if "list-type" in self.query:
+        if self.command in ("PUT", "POST", "DELETE"):
+            self.take()
+        elif "list-type" in self.query:
             self.give_list(
                 [name for name in sorted(objects) if name.startswith(self.query.get("prefix", ""))]
             )
@@ -57,8 +69,34 @@ class Request(BaseHTTPRequestHandler):
         else:
             self.give_object(objects[self.key])
 
+    def take(self) -> None:
+        """Takes an object, or a step of one in parts, which is an object after its last step."""
+        server, upload = self.server.owner, self.query.get("uploadId")
+        told = {name: value for name, value in self.headers.items() if name.startswith("x-amz-meta-")}
+        with server.lock:
+            if "uploads" in self.query:
+                upload = f"{len(server.uploads)}"
+                server.uploads[upload] = ({}, told)
+                body = f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId>"
+                self.give(200, f"{body}</InitiateMultipartUploadResult>".encode(), {})
+            elif self.command == "DELETE":
+                server.uploads.pop(upload, None)
+                self.give(204, b"", {})
+            elif self.command == "POST":
+                parts, server.properties[self.key] = server.uploads.pop(upload)
+                server.objects[self.key] = b"".join(data for _, data in sorted(parts.items()))
+                body = '<CompleteMultipartUploadResult><ETag>"whole"</ETag>'
+                self.give(200, f"{body}</CompleteMultipartUploadResult>".encode(), {})
+            elif upload is not None:
+                server.uploads[upload][0][int(self.query["partNumber"])] = self.body
+                self.give(200, b"", {"ETag": f'"{tag_of(self.body)}"'})
+            else:
+                server.objects[self.key], server.properties[self.key] = self.body, told
+                self.give(200, b"", {"ETag": f'"{tag_of(self.body)}"'})
+
     def give_object(self, data: bytes, tag: str | None = None) -> None:
         headers = {"ETag": f'"{tag or tag_of(data)}"', "Last-Modified": DATE}
+        headers |= self.server.owner.properties.get(self.key, {})
         told = self.headers.get("Range")
         if told is None:
             self.give(200, data, headers)
@@ -110,6 +148,9 @@ class Hostile:
         self.objects, self.behave = objects, None
         self.behave: Callable[[Request], bool] | None = None
         self.requests: list[tuple[str, str, str | None]] = []
+        #: Of objects that were put: headers that come back. Of uploads: parts, and these headers.
+        self.properties: dict[str, dict[str, str]] = {}
+        self.uploads: dict[str, tuple[dict[int, bytes], dict[str, str]]] = {}
         self.lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Request)
         self._server.daemon_threads = True

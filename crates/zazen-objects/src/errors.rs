@@ -15,8 +15,8 @@ pub(crate) fn translate(what: &str, error: object_store::Error) -> Error {
         Store::Precondition { .. } => (ErrorKind::Stale, "the object was replaced; open it again"),
         Store::PermissionDenied { .. } | Store::Unauthenticated { .. } => (
             ErrorKind::PermissionDenied,
-            "the object store refuses the daemon's credentials; check AWS_ACCESS_KEY_ID and the like in the \
-             daemon's environment, and the bucket's policy",
+            "the object store refuses the credentials; check AWS_ACCESS_KEY_ID and the like in the \
+             environment of the daemon, or of `zazen stage-out`, and the bucket's policy",
         ),
         Store::InvalidPath { .. } => (
             ErrorKind::Unsupported,

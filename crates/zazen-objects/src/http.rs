@@ -18,20 +18,25 @@ const ERROR_BYTES_MAX: usize = 64 << 10;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 /// A server that sends nothing for this time hangs.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same where a request brings a part of an object, which must come through first.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Idle connections that are kept.
 const IDLE_MAX: usize = 64;
 
 /// Makes clients that follow no redirect: a server that names another host could make this program
 /// fetch what only this machine can reach.
 #[derive(Debug)]
-pub(crate) struct Connector;
+pub(crate) struct Connector {
+    /// Whether objects are written.
+    pub(crate) writes: bool,
+}
 
 impl HttpConnector for Connector {
     fn connect(&self, _options: &ClientOptions) -> object_store::Result<HttpClient> {
         let client = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(CONNECT_TIMEOUT)
-            .read_timeout(READ_TIMEOUT)
+            .read_timeout(if self.writes { WRITE_TIMEOUT } else { READ_TIMEOUT })
             .pool_max_idle_per_host(IDLE_MAX)
             .http1_only()
             .build()

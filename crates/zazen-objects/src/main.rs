@@ -1,8 +1,9 @@
-//! `zazen-objects LOCATION`: reads an object store for the daemon that started it.
+//! `zazen-objects [--write] LOCATION`: reads an object store for the daemon that started it. With
+//! `--write`, which `zazen stage-out` gives, it also writes there ([`write`]).
 //!
 //! Standard input is a socket that brings connections, one descriptor a message; on each the
-//! questions of `zazen_backing::served` are answered. The program ends when the daemon closes the
-//! socket. It believes nothing that the object store sends: ranges, lengths and versions are
+//! questions of `zazen_backing::served` are answered. The program ends when the other end closes
+//! the socket. It believes nothing that the object store sends: ranges, lengths and versions are
 //! checked against what was asked for ([`tree`]), and no answer may be longer than it can justify
 //! ([`http`]).
 
@@ -11,6 +12,7 @@ mod errors;
 mod http;
 mod tree;
 mod version;
+mod write;
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use std::io::IoSliceMut;
@@ -20,8 +22,8 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tree::ObjectTree;
-use zazen_backing::objects::{ObjectLocation, Owner};
-use zazen_backing::served::answer_peer;
+use zazen_backing::objects::{ObjectLocation, Owner, WRITES};
+use zazen_backing::served::{answer_peer, answer_writer};
 use zazen_core::{Error, ErrorKind, Result};
 
 fn main() -> ExitCode {
@@ -43,21 +45,25 @@ fn complain(text: &str) {
 }
 
 fn run() -> Result<()> {
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args().skip(1).peekable();
+    let writes = arguments.next_if(|argument| argument == WRITES).is_some();
     let (Some(told), None) = (arguments.next(), arguments.next()) else {
-        let text =
-            "a daemon starts this program; name an object store to it: zazend --backing s3://BUCKET/PREFIX";
+        let text = "other programs start this one: `zazend --backing s3://BUCKET/PREFIX` reads an object \
+                    store, and `zazen stage-out SRC s3://BUCKET/PREFIX` writes to one";
         return Err(Error::new(ErrorKind::Config, text));
     };
     let nobody = Owner { uid: 0, gid: 0, mode: 0o400 };
     let location = ObjectLocation::parse(&told, nobody)?;
-    let tree = Arc::new(ObjectTree::new(location)?);
+    let tree = Arc::new(ObjectTree::new(location, writes)?);
     while let Some(connection) = next_connection()? {
         let tree = tree.clone();
         let talk = move || {
             let mut stream = UnixStream::from(connection);
-            // The daemon closed it in the middle of a message: it stopped waiting.
-            answer_peer(&mut stream, tree).ok();
+            // Who started this closed it in the middle of a message: it stopped waiting.
+            match writes {
+                false => answer_peer(&mut stream, tree).ok(),
+                true => answer_writer(&mut stream, tree.clone(), &*tree).ok(),
+            };
         };
         // Without a thread the connection is closed, and the daemon's call fails.
         std::thread::Builder::new().name("connection".into()).spawn(talk).ok();

@@ -10,7 +10,7 @@ use crate::http::Connector;
 use crate::version::validator_of;
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
-use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::aws::{AmazonS3, AmazonS3Builder, Checksum};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
 use object_store::{BackoffConfig, GetOptions, GetRange, ObjectMeta, ObjectStore, RetryConfig};
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use zazen_backing::objects::{CALL_DEADLINE, LIST_DEADLINE, ObjectLocation};
+use zazen_backing::objects::{CALL_DEADLINE, LIST_DEADLINE, ObjectLocation, WRITE_DEADLINE};
 use zazen_backing::served::{PAYLOAD_MAX, READ_BYTES_MAX};
 use zazen_backing::{Backing, DirectoryNames, Rights, SourceFile, SourceStat};
 use zazen_core::{Credentials, Error, ErrorKind, RelPath, Result, Validator};
@@ -42,12 +42,12 @@ const NAME_BYTES_MAX: usize = 255;
 
 /// A bucket. Threads share it.
 pub(crate) struct ObjectTree {
-    shared: Arc<Shared>,
-    runtime: tokio::runtime::Runtime,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) runtime: tokio::runtime::Runtime,
 }
 
-struct Shared {
-    store: AmazonS3,
+pub(crate) struct Shared {
+    pub(crate) store: AmazonS3,
     location: ObjectLocation,
     ahead: Ahead,
     large: Mutex<HashSet<RelPath>>,
@@ -55,7 +55,7 @@ struct Shared {
 
 impl ObjectTree {
     /// Asks the store nothing yet. `Config` for settings that do not hold.
-    pub(crate) fn new(location: ObjectLocation) -> Result<ObjectTree> {
+    pub(crate) fn new(location: ObjectLocation, writes: bool) -> Result<ObjectTree> {
         // A second call finds it installed.
         rustls::crypto::ring::default_provider().install_default().ok();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -65,11 +65,16 @@ impl ObjectTree {
             max_backoff: Duration::from_secs(2),
             base: 2.0,
         };
-        let retry = RetryConfig { backoff, max_retries: RETRIES_MAX, retry_timeout: CALL_DEADLINE / 2 };
+        let deadline = if writes { WRITE_DEADLINE } else { CALL_DEADLINE };
+        let retry = RetryConfig { backoff, max_retries: RETRIES_MAX, retry_timeout: deadline / 2 };
         let mut builder = AmazonS3Builder::from_env()
             .with_bucket_name(&location.bucket)
-            .with_http_connector(Connector)
+            .with_http_connector(Connector { writes })
             .with_retry(retry);
+        if writes {
+            // The store compares what it got with this.
+            builder = builder.with_checksum_algorithm(Checksum::SHA256);
+        }
         if let Some(endpoint) = &location.endpoint {
             builder = builder.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://"));
         }
@@ -86,7 +91,12 @@ impl ObjectTree {
         Ok(ObjectTree { shared: Arc::new(shared), runtime })
     }
 
-    fn within<T>(&self, deadline: Duration, what: &str, call: impl Future<Output = Result<T>>) -> Result<T> {
+    pub(crate) fn within<T>(
+        &self,
+        deadline: Duration,
+        what: &str,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         let bounded = self.runtime.block_on(async { tokio::time::timeout(deadline, call).await });
         bounded.unwrap_or_else(|_| {
             let text = format!("{what}: the object store has not answered within {deadline:?}");
@@ -109,7 +119,7 @@ fn last_key(names: &BTreeSet<&str>) -> String {
 
 impl Shared {
     /// For messages.
-    fn name(&self, path: &RelPath) -> String {
+    pub(crate) fn name(&self, path: &RelPath) -> String {
         match path.is_root() {
             true => self.location.root(),
             false => format!("{}/{path}", self.location.root()),
@@ -120,7 +130,7 @@ impl Shared {
         Ok(self.location.prefix.join(path.as_str())?.as_str().to_owned())
     }
 
-    fn object(&self, path: &RelPath) -> Result<Path> {
+    pub(crate) fn object(&self, path: &RelPath) -> Result<Path> {
         Path::parse(self.key(path)?)
             .map_err(|error| Error::new(ErrorKind::InvalidArgument, format!("{}: {error}", self.name(path))))
     }
@@ -199,7 +209,7 @@ impl Shared {
     }
 
     /// `NotFound` if no key begins with `path` and a slash.
-    async fn folder_at(&self, path: &RelPath) -> Result<SourceStat> {
+    pub(crate) async fn folder_at(&self, path: &RelPath) -> Result<SourceStat> {
         let (objects, folders, _) = self.page(path, None, None, 1).await?;
         match path.is_root() || !objects.is_empty() || !folders.is_empty() {
             true => Ok(self.folder()),

@@ -1,7 +1,7 @@
 //! Copies one file.
 
 use crate::scan::part_of;
-use crate::side::{Meta, OpenFile, Side};
+use crate::side::{Kind, Meta, OpenFile, Side, WholeFiles};
 use std::io::{Error, ErrorKind, Result};
 use std::path::Path;
 use zazen_wire::checksum::FrameDigest;
@@ -53,31 +53,31 @@ fn replaced() -> Error {
 impl Way<'_> {
     /// Copies the file `source`, which looked as `meta` when it was listed, to `target`.
     pub(crate) fn copy(&self, source: &Path, target: &Path, meta: &Meta) -> Result<Copied> {
-        if let Some(there) = self.to.meta(target)?
-            && is_same(meta, &there)
+        let there = self.to.meta(target)?;
+        if there.as_ref().is_some_and(|there| there.kind == Kind::Directory) {
+            return Err(Error::from_raw_os_error(libc::EISDIR));
+        }
+        if there.is_some_and(|there| is_same(meta, &there))
             && (!self.compare || self.equal(source, target, meta)?)
         {
             (self.progress)(meta.bytes);
             return Ok(Copied::Before);
         }
-        let part = part_of(target);
         let from = self.from.open(source)?;
         if from.identity()? != meta.identity {
             return Err(changed());
         }
+        if let Some(whole) = self.to.whole_files() {
+            return self.send(whole, &*from, source, target, meta);
+        }
+        let part = part_of(target);
         let Some(mut file) = self.to.open_part(&part, meta.uid)? else { return Ok(Copied::Elsewhere) };
         // Whoever had the lock before may have finished the file meanwhile.
         if !self.is_at(&*file, &part)? {
             return Ok(Copied::Elsewhere);
         }
         let Some(sum) = self.fill(&*from, &*file, meta)? else { return Ok(Copied::Stopped) };
-        let now = self.from.meta(source)?;
-        let same = now.is_some_and(|now| {
-            is_same(meta, &now) && now.changed_ns == meta.changed_ns && now.identity == meta.identity
-        });
-        if !same {
-            return Err(changed());
-        }
+        self.check_unchanged(source, meta)?;
         self.to_be_sure(&*file, meta, sum, &part)?;
         for (name, value) in from.xattrs()? {
             file.set_xattr(&name, &value)?;
@@ -93,6 +93,55 @@ impl Way<'_> {
             return Err(replaced());
         }
         Ok(Copied::Now)
+    }
+
+    /// Copies a file to where it goes as a whole.
+    fn send(
+        &self,
+        whole: &dyn WholeFiles,
+        from: &dyn OpenFile,
+        source: &Path,
+        target: &Path,
+        meta: &Meta,
+    ) -> Result<Copied> {
+        let mut file = whole.begin(target, meta.bytes, meta.modified_ns)?;
+        let mut digest = FrameDigest::default();
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let mut at = 0;
+        while at < meta.bytes {
+            let wanted = CHUNK_BYTES.min(usize::try_from(meta.bytes - at).unwrap_or(CHUNK_BYTES));
+            if from.read_at(&mut chunk[..wanted], at)? < wanted {
+                return Err(changed());
+            }
+            digest.update(&chunk[..wanted]);
+            file.add(&chunk[..wanted])?;
+            at += wanted as u64;
+            if (self.progress)(wanted as u64) {
+                return Ok(Copied::Stopped);
+            }
+        }
+        self.check_unchanged(source, meta)?;
+        file.finish()?;
+        let sum = digest.finish();
+        let is_right = |there: &Meta| is_same(meta, there);
+        if !self.to.meta(target)?.as_ref().is_some_and(is_right) {
+            return Err(replaced());
+        }
+        if self.verify && digest_of(&*self.to.open(target)?, meta.bytes)? != Some(sum) {
+            let why = "the object does not have the bytes that were sent; see who else writes there, and \
+                       run the command with --compare";
+            return Err(Error::new(ErrorKind::InvalidData, why));
+        }
+        Ok(Copied::Now)
+    }
+
+    /// The source must be what it was when it was listed.
+    fn check_unchanged(&self, source: &Path, meta: &Meta) -> Result<()> {
+        let now = self.from.meta(source)?;
+        let same = now.is_some_and(|now| {
+            is_same(meta, &now) && now.changed_ns == meta.changed_ns && now.identity == meta.identity
+        });
+        if same { Ok(()) } else { Err(changed()) }
     }
 
     /// Whether `path` at the destination names the open file.

@@ -137,4 +137,22 @@ pub trait Side: Send + Sync {
     fn own_node(&self) -> Option<u32>;
     /// Brings to the disk what was written beneath `path`.
     fn sync(&self, path: &Path) -> Result<()>;
+    /// For a side that takes files as a whole, and nothing else: an object store.
+    fn whole_files(&self) -> Option<&dyn WholeFiles> {
+        None
+    }
+}
+
+/// Takes whole files. Of a tree they keep bytes, names and times of writing.
+pub trait WholeFiles: Send + Sync {
+    /// Begins a file, which nobody sees before its end.
+    fn begin(&self, path: &Path, bytes: u64, modified_ns: i64) -> Result<Box<dyn WholeFile>>;
+}
+
+/// A file that is being sent. Nothing of one stays that is dropped before it is finished.
+pub trait WholeFile {
+    /// The next bytes.
+    fn add(&mut self, bytes: &[u8]) -> Result<()>;
+    /// All bytes were sent: puts the file in the place of the one that was there.
+    fn finish(self: Box<Self>) -> Result<()>;
 }

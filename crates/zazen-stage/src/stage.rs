@@ -59,6 +59,8 @@ pub struct Report {
     pub others: u64,
     /// Files that other processes are copying.
     pub elsewhere: u64,
+    /// Empty directories, and extended attributes, of which the target has none.
+    pub left_out: u64,
     /// What could not be copied.
     pub failures: Vec<Failure>,
     /// Whether the run was stopped.
@@ -100,7 +102,10 @@ pub fn stage(
     progress.files_total.store(files.len() as u64, Ordering::Relaxed);
     run.copy_all(&files);
     run.make_links(&entries, &names);
-    run.finish_directories(&entries);
+    match to.whole_files() {
+        None => run.finish_directories(&entries),
+        Some(_) => run.leave_out(&entries),
+    }
     if !stopped() {
         to.sync(if entries[0].meta.kind == Kind::Directory { target } else { parent(target) })?;
     }
@@ -179,7 +184,8 @@ impl Run<'_> {
         let mut files = Vec::new();
         let mut by_identity: HashMap<(u64, u64), Names<'a>> = HashMap::new();
         for entry in entries.iter().filter(|entry| entry.meta.kind == Kind::File) {
-            if entry.meta.links > 1 {
+            // Where files are taken as a whole, each name is a file of its own.
+            if entry.meta.links > 1 && self.to.whole_files().is_none() {
                 if let Some(names) = by_identity.get_mut(&entry.meta.identity) {
                     names.others.push(&entry.path);
                     continue;
@@ -250,6 +256,9 @@ impl Run<'_> {
 
     /// What stands where an entry goes makes room, unless it is a directory or of the same kind.
     fn clear(&self, target: &Path, meta: &Meta) -> Result<()> {
+        if self.to.whole_files().is_some() {
+            return Ok(());
+        }
         match self.to.meta(target)? {
             Some(there) if there.kind == Kind::Directory => Err(Error::from_raw_os_error(libc::EISDIR)),
             Some(there) if there.kind != meta.kind => self.to.remove(target),
@@ -316,6 +325,9 @@ impl Run<'_> {
     }
 
     fn symlink(&self, entry: &TreeEntry) -> Result<()> {
+        if self.to.whole_files().is_some() {
+            return Err(Error::new(ErrorKind::Unsupported, "an object store has no symbolic links"));
+        }
         let target = join(self.target, &entry.path);
         let leads_to = self.from.read_link(&join(self.source, &entry.path))?;
         if let Some(there) = self.to.meta(&target)? {
@@ -337,6 +349,24 @@ impl Run<'_> {
             made => made?,
         }
         self.to.set_meta(&target, &entry.meta)
+    }
+
+    /// Counts what the target has none of.
+    fn leave_out(&self, entries: &[TreeEntry]) {
+        let above: HashSet<&Path> = entries.iter().filter_map(|entry| entry.path.parent()).collect();
+        for entry in entries {
+            let source = join(self.source, &entry.path);
+            let found = match entry.meta.kind {
+                Kind::File => self.from.open(&source).and_then(|file| file.xattrs()),
+                Kind::Directory => self.from.xattrs(&source),
+                _ => continue,
+            };
+            let is_empty = entry.meta.kind == Kind::Directory && !above.contains(&*entry.path);
+            match found {
+                Ok(attributes) => lock(self.report).left_out += attributes.len() as u64 + u64::from(is_empty),
+                Err(error) => self.fail(&entry.path, error),
+            }
+        }
     }
 
     /// Modes and times, the innermost first: what is in a directory changes its times.

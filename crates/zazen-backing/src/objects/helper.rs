@@ -26,6 +26,8 @@ use zazen_core::{Error, ErrorKind, Result};
 pub const PROGRAM: &str = "zazen-objects";
 /// Names another program, for tests and for trees that are built in place.
 pub const PROGRAM_VARIABLE: &str = "ZAZEN_OBJECTS";
+/// The flag before the location with which it also writes. A daemon never gives it.
+pub const WRITES: &str = "--write";
 /// How long a program that ended is left alone.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 
@@ -55,8 +57,8 @@ pub fn program() -> Result<PathBuf> {
 /// The program of one store.
 pub(super) struct Helper {
     program: PathBuf,
-    /// The location, as the program is told it.
-    told: String,
+    /// The location, as the program is told it, behind a flag if it shall write.
+    told: Vec<String>,
     /// For messages.
     describe: String,
     running: Mutex<Option<Running>>,
@@ -77,7 +79,7 @@ impl Drop for Running {
 }
 
 impl Helper {
-    pub(super) fn new(program: PathBuf, told: String, describe: String) -> Helper {
+    pub(super) fn new(program: PathBuf, told: Vec<String>, describe: String) -> Helper {
         Helper { program, told, describe, running: Mutex::default() }
     }
 
@@ -92,7 +94,7 @@ impl Helper {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .map_err(|errno| broken(errno.into()))?;
         let child = Command::new(&self.program)
-            .arg(&self.told)
+            .args(&self.told)
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .spawn()

@@ -11,9 +11,11 @@
 
 mod helper;
 mod location;
+mod writer;
 
-pub use helper::{PROGRAM, PROGRAM_VARIABLE, program};
+pub use helper::{PROGRAM, PROGRAM_VARIABLE, WRITES, program};
 pub use location::{ObjectLocation, Owner, SCHEME, plain_path};
+pub use writer::ObjectWriter;
 
 use crate::served::{Patience, ServedBacking};
 use crate::{Backing, DirectoryNames, Rights, SourceFile, SourceStat};
@@ -28,6 +30,8 @@ use zazen_core::{Credentials, Error, ErrorKind, RelPath, Result, Validator};
 pub const CALL_DEADLINE: Duration = Duration::from_secs(15);
 /// The same while it lists a folder, which takes a round trip for each thousand names.
 pub const LIST_DEADLINE: Duration = Duration::from_secs(110);
+/// The same while it writes: a part of an object may take this long, and so may their joining.
+pub const WRITE_DEADLINE: Duration = Duration::from_secs(300);
 /// A program that itself hangs gets this much longer.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -42,16 +46,21 @@ pub struct ObjectBacking {
 impl ObjectBacking {
     /// The objects at `location`, which `program` reads. It is started by the first call.
     pub fn new(location: &ObjectLocation, program: PathBuf) -> ObjectBacking {
-        let root = location.root();
-        let describe = match &location.endpoint {
-            Some(endpoint) => format!("object store {root} at {endpoint}"),
-            None => format!("object store {root}"),
-        };
-        let helper = Helper::new(program, location.told(), describe);
-        let patience = Patience { list: LIST_DEADLINE + GRACE, call: CALL_DEADLINE + GRACE };
-        let inner = ServedBacking::over(Box::new(helper), patience);
-        ObjectBacking { inner, owner: location.owner, root: root.into() }
+        let inner = served(location, program, vec![location.told()]);
+        ObjectBacking { inner, owner: location.owner, root: location.root().into() }
     }
+}
+
+/// The program as a server. It is started by the first call.
+fn served(location: &ObjectLocation, program: PathBuf, told: Vec<String>) -> ServedBacking {
+    let root = location.root();
+    let describe = match &location.endpoint {
+        Some(endpoint) => format!("object store {root} at {endpoint}"),
+        None => format!("object store {root}"),
+    };
+    let patience =
+        Patience { list: LIST_DEADLINE + GRACE, write: WRITE_DEADLINE + GRACE, call: CALL_DEADLINE + GRACE };
+    ServedBacking::over(Box::new(Helper::new(program, told, describe)), patience)
 }
 
 /// The view of the daemon's own user: its credentials open the store.

@@ -57,6 +57,8 @@ pub trait Dial: Send + Sync {
 pub struct Patience {
     /// While a directory is listed.
     pub list: Duration,
+    /// While bytes of a file are written, which may wait for those before them.
+    pub write: Duration,
     /// In all other calls.
     pub call: Duration,
 }
@@ -80,7 +82,7 @@ impl ServedBacking {
                 format!("file server address {addr:?}: give tcp://HOST:PORT"),
             ));
         }
-        let patience = Patience { list: STALL_TIMEOUT, call: STALL_TIMEOUT };
+        let patience = Patience { list: STALL_TIMEOUT, write: STALL_TIMEOUT, call: STALL_TIMEOUT };
         Ok(ServedBacking::over(Box::new(TcpServer(bare.to_owned())), patience))
     }
 
@@ -88,6 +90,10 @@ impl ServedBacking {
     pub fn over(dial: Box<dyn Dial>, patience: Patience) -> ServedBacking {
         let (pool, reads, bytes) = (Mutex::default(), AtomicU64::new(0), AtomicU64::new(0));
         ServedBacking { link: Arc::new(Link { dial, patience, pool, reads, bytes }) }
+    }
+
+    pub(super) fn link(&self) -> &Arc<Link> {
+        &self.link
     }
 
     /// What the server has done for all its clients.
@@ -208,7 +214,7 @@ impl Dial for TcpServer {
     }
 }
 
-struct Link {
+pub(super) struct Link {
     dial: Box<dyn Dial>,
     patience: Patience,
     pool: Mutex<Vec<Box<dyn Carrier>>>,
@@ -260,7 +266,14 @@ impl Link {
         }
     }
 
-    fn call(&self, function: u16, request: &[u8]) -> Result<Vec<u8>> {
+    /// A connection that writes one file, and then ends.
+    pub(super) fn dial_to_write(&self) -> Result<Box<dyn Carrier>> {
+        let carrier = self.dial.dial()?;
+        carrier.set_patience(self.patience.write).map_err(|error| Error::io(self.describe(), error))?;
+        Ok(carrier)
+    }
+
+    pub(super) fn call(&self, function: u16, request: &[u8]) -> Result<Vec<u8>> {
         let patience = if function == function::LIST { self.patience.list } else { self.patience.call };
         self.exchange(patience, &mut |stream| match self.ask(&mut { stream }, function, request)? {
             (0, payload) => Ok(payload),
@@ -288,7 +301,7 @@ impl Link {
     }
 
     /// Sends a question and receives its answer: bulk bytes that follow, and the payload.
-    fn ask(
+    pub(super) fn ask(
         &self,
         stream: &mut &mut dyn Carrier,
         function: u16,
@@ -314,7 +327,7 @@ impl Link {
 }
 
 /// Why a request failed: the server reported an error, or the connection broke.
-enum Failure {
+pub(super) enum Failure {
     Answered(Error),
     Lost(Error),
 }

@@ -7,16 +7,19 @@
 //! network.
 //!
 //! The helper program of object stores speaks the same protocol with its daemon, over socket pairs
-//! that nobody else has ([`crate::objects`]).
+//! that nobody else has ([`crate::objects`]). A program that a user starts also writes files
+//! ([`upload`]); a file server and a daemon's helper do not.
 
 mod client;
 mod server;
 mod token_bucket;
+mod upload;
 mod view;
 
 pub use client::{Carrier, Dial, Patience, ServedBacking};
-pub use server::{FileServer, answer_peer, serve};
+pub use server::{FileServer, answer_peer, answer_writer, serve};
 pub use token_bucket::TokenBucket;
+pub use upload::{Incoming, NewFile, Receiver, Sending, There};
 
 use crate::SourceStat;
 use std::io::{Read, Write};
@@ -40,6 +43,10 @@ mod function {
     pub(super) const LIST: u16 = 3;
     pub(super) const READ: u16 = 4;
     pub(super) const TRAFFIC: u16 = 5;
+    pub(super) const LOOK: u16 = 6;
+    pub(super) const BEGIN: u16 = 7;
+    pub(super) const ADD: u16 = 8;
+    pub(super) const FINISH: u16 = 9;
 }
 
 /// What a file server has done since it started.

@@ -1,5 +1,6 @@
 //! The server: one thread per connection, and one token bucket for all.
 
+use super::upload::{Receiver, Writing};
 use super::{
     ListDirectory, Names, OpenFile, READ_BYTES_MAX, ReadFile, STATS_MAX, StatMany, StatMessage, Stats,
     TokenBucket, Traffic, function, receive, send,
@@ -87,7 +88,16 @@ impl Drop for FileServer {
 
 /// Answers the questions of one peer about `tree` until it closes the connection.
 pub fn answer_peer(stream: &mut (impl Read + Write), tree: Arc<dyn Backing>) -> Result<()> {
-    talk(stream, "the daemon", &Shared::of(tree, None))
+    talk(stream, "the daemon", &Shared::of(tree, None), None)
+}
+
+/// The same for a peer that also writes: `receiver` takes its files.
+pub fn answer_writer(
+    stream: &mut (impl Read + Write),
+    tree: Arc<dyn Backing>,
+    receiver: &dyn Receiver,
+) -> Result<()> {
+    talk(stream, "the program that writes", &Shared::of(tree, None), Some(receiver))
 }
 
 impl Shared {
@@ -147,7 +157,7 @@ fn accept_all(listener: &TcpListener, shared: &Arc<Shared>) {
             let mut stream = stream;
             stream.set_nodelay(true).ok();
             let peer = stream.peer_addr().map(|addr| addr.to_string()).unwrap_or_default();
-            if let Err(error) = talk(&mut stream, &peer, &ours)
+            if let Err(error) = talk(&mut stream, &peer, &ours, None)
                 && !ours.stopping.load(Ordering::SeqCst)
             {
                 tracing::debug!("file server: {error}");
@@ -163,12 +173,22 @@ fn accept_all(listener: &TcpListener, shared: &Arc<Shared>) {
 /// The file that a connection reads. A client reads files one after the other, in large pieces.
 type Current = Option<(RelPath, Box<dyn SourceFile>)>;
 
-fn talk(stream: &mut (impl Read + Write), peer: &str, shared: &Shared) -> Result<()> {
+fn talk(
+    stream: &mut (impl Read + Write),
+    peer: &str,
+    shared: &Shared,
+    receiver: Option<&dyn Receiver>,
+) -> Result<()> {
     let lost = |error| Error::io(format!("connection with {peer}"), error);
     let mut current: Current = None;
+    let mut writing = receiver.map(Writing::new);
     while let Some((header, payload)) = receive(stream, Kind::Request, peer)? {
-        let answer = answer(shared, header.function, &payload, &mut current);
         let function = header.function;
+        let of_writing = writing.as_mut().and_then(|writing| writing.answer(function, &payload));
+        let answer = match of_writing {
+            Some(answer) => answer.map(|payload| (payload, Vec::new())),
+            None => answer(shared, function, &payload, &mut current),
+        };
         match answer {
             Ok((payload, bulk)) => {
                 send(stream, Kind::Reply, function, 0, &payload, bulk.len() as u64).map_err(lost)?;

@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use zazen_core::{Error, ErrorKind, Result};
+use zazen_backing::objects::{self, ObjectLocation, ObjectWriter, Owner};
+use zazen_core::{Error, ErrorKind, RelPath, Result};
 use zazen_env::socket_path::find_socket_path;
 use zazen_namespace_client::Namespace;
-use zazen_stage::{NamespaceSide, Options, PlainSide, Progress, Report, Side, stage};
+use zazen_stage::{NamespaceSide, ObjectSide, Options, PlainSide, Progress, Report, Side, stage};
 
 /// Failures that are named.
 const NAMED_MAX: usize = 50;
@@ -46,6 +47,7 @@ pub(crate) struct StageIn {
 #[command(after_help = "EXAMPLES:
   zazen stage-out /job/run1 /lustre/run1
   srun -N 64 --ntasks-per-node=1 zazen stage-out /job/run1 /lustre/run1    # each node writes what it holds
+  zazen stage-out /job/run1 s3://bucket/run1         # into a bucket, with your credentials
 
 Afterwards DST has what SRC has; nothing else at DST is removed. Files whose length and time are
 equal at both ends are left alone, so the same command goes on after an interruption.")]
@@ -53,7 +55,7 @@ pub(crate) struct StageOut {
     /// In a mount of the namespace, or a path of the namespace
     #[arg(value_name = "SRC")]
     source: PathBuf,
-    /// Where it goes, on any file system
+    /// Where it goes, on any file system; or s3://BUCKET/KEY
     #[arg(value_name = "DST")]
     target: PathBuf,
     #[command(flatten)]
@@ -91,8 +93,21 @@ pub(crate) fn stage_out(arguments: &StageOut) -> Result<()> {
     let is_plain = arguments.how.socket.is_none() && is_mounted(&arguments.source)?;
     let source = if is_plain { real(&arguments.source)? } else { arguments.source.clone() };
     let from = side(&source, &arguments.how)?;
+    if let Some(location) = arguments.target.to_str().filter(|text| text.starts_with(objects::SCHEME)) {
+        let (to, target) = bucket(location)?;
+        return run("stage-out", &*from, &source, &to, &target, &arguments.how);
+    }
     let to = plain(&arguments.target)?;
     run("stage-out", &*from, &source, &to, &arguments.target, &arguments.how)
+}
+
+/// A bucket as a side, and where in it the tree goes.
+fn bucket(told: &str) -> Result<(ObjectSide, PathBuf)> {
+    let nobody = Owner { uid: 0, gid: 0, mode: 0o400 };
+    let location = ObjectLocation::parse(told, nobody).map_err(|error| error.within(format!("{told:?}")))?;
+    let target = PathBuf::from(location.prefix.as_str());
+    let location = ObjectLocation { prefix: RelPath::default(), ..location };
+    Ok((ObjectSide::new(ObjectWriter::new(&location, objects::program()?)), target))
 }
 
 /// A link on the command line stands for what it leads to.
@@ -173,6 +188,7 @@ fn run(
     let shown = source.display();
     if from.own_node().is_none()
         && to.own_node().is_none()
+        && to.whole_files().is_none()
         && std::path::absolute(target).is_ok_and(|target| target.starts_with(source))
     {
         let why = format!("{shown}: {} is in it", target.display());
@@ -231,6 +247,7 @@ fn tell(report: &Report, took: Duration, json: bool) {
             "there": report.there,
             "others": report.others,
             "elsewhere": report.elsewhere,
+            "left_out": report.left_out,
             "failed": report.failures.iter().map(|failure| json!({
                 "path": failure.path.display().to_string(),
                 "error": failure.error.to_string(),
@@ -249,6 +266,12 @@ fn tell(report: &Report, took: Duration, json: bool) {
     ));
     if report.elsewhere > 0 {
         output::note(format!("{} files are being copied by other processes", report.elsewhere));
+    }
+    if report.left_out > 0 {
+        output::note(format!(
+            "left out: {} empty directories and extended attributes, which an object store does not keep",
+            report.left_out
+        ));
     }
 }
 

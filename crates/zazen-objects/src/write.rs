@@ -1,0 +1,208 @@
+//! Objects that are written for a user.
+//!
+//! Invariants: an object is replaced as a whole, when all its bytes are with the store and have the
+//! checksums that were sent with them. One that is given up leaves nothing but parts that no reader
+//! sees; the store is asked to drop these. At most [`AT_ONCE`] parts of an object are under way.
+
+use crate::errors::translate;
+use crate::tree::{ObjectTree, Shared};
+use object_store::{
+    Attribute, Attributes, GetOptions, MultipartUpload, ObjectStore, PutMultipartOptions, PutOptions,
+    PutPayload,
+};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use zazen_backing::objects::{CALL_DEADLINE, WRITE_DEADLINE};
+use zazen_backing::served::{Incoming, NewFile, Receiver, There};
+use zazen_core::{Error, ErrorKind, RelPath, Result};
+
+/// The name of the object's property that holds the time of its source, in nanoseconds.
+const MODIFIED: &str = "zazen-modified-ns";
+/// Bytes of a part, where that is not too small for the object.
+const PART_BYTES: u64 = 8 << 20;
+/// A store takes so many parts of an object.
+const PARTS_MAX: u64 = 10_000;
+/// Parts of an object that are under way at once.
+const AT_ONCE: usize = 2;
+/// A store's longest key.
+const KEY_BYTES_MAX: usize = 1024;
+/// How long a store is asked to drop the parts of an object that was given up.
+const ABORT_DEADLINE: Duration = Duration::from_secs(15);
+
+fn modified() -> Attribute {
+    Attribute::Metadata(MODIFIED.into())
+}
+
+/// How many bytes the parts of an object have, all but the last.
+fn part_bytes(bytes: u64) -> u64 {
+    PART_BYTES.max(bytes.div_ceil(PARTS_MAX).next_multiple_of(1 << 20))
+}
+
+impl Shared {
+    async fn look(&self, path: &RelPath) -> Result<There> {
+        if !path.is_root() {
+            let options = GetOptions { head: true, ..Default::default() };
+            match self.store.get_opts(&self.object(path)?, options).await {
+                Ok(found) => {
+                    let time = found.attributes.get(&modified());
+                    let modified_ns = time.and_then(|time| time.as_ref().parse().ok());
+                    return Ok(There::File { bytes: found.meta.size, modified_ns });
+                }
+                Err(object_store::Error::NotFound { .. }) => {}
+                Err(error) => return Err(translate(&self.name(path), error)),
+            }
+        }
+        match self.folder_at(path).await {
+            Ok(_) => Ok(There::Folder),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(There::Nothing),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Receiver for ObjectTree {
+    fn look(&self, path: &RelPath) -> Result<There> {
+        self.within(CALL_DEADLINE, &self.shared.name(path), self.shared.look(path))
+    }
+
+    fn begin(&self, file: &NewFile) -> Result<Box<dyn Incoming>> {
+        let at = self.shared.object(&file.path)?;
+        if at.as_ref().len() > KEY_BYTES_MAX {
+            let why = format!(
+                "{}: its key is longer than {KEY_BYTES_MAX} bytes, the limit of object stores; choose a \
+                 shorter prefix, or rename the file",
+                self.shared.name(&file.path)
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        Ok(Box::new(Upload {
+            shared: self.shared.clone(),
+            handle: self.runtime.handle().clone(),
+            file: file.clone(),
+            at,
+            part_bytes: usize::try_from(part_bytes(file.bytes)).unwrap_or(usize::MAX),
+            waiting: Vec::new(),
+            parts: None,
+            under_way: JoinSet::new(),
+        }))
+    }
+}
+
+/// An object that is being written.
+struct Upload {
+    shared: Arc<Shared>,
+    handle: tokio::runtime::Handle,
+    file: NewFile,
+    at: object_store::path::Path,
+    part_bytes: usize,
+    /// Bytes that are no whole part yet.
+    waiting: Vec<u8>,
+    /// The upload in parts; `None` while all bytes fit into one request.
+    parts: Option<Box<dyn MultipartUpload>>,
+    under_way: JoinSet<object_store::Result<()>>,
+}
+
+impl Upload {
+    fn within<T>(&mut self, call: impl AsyncFnOnce(&mut Upload) -> object_store::Result<T>) -> Result<T> {
+        let (handle, what) = (self.handle.clone(), self.shared.name(&self.file.path));
+        let bounded = async { tokio::time::timeout(WRITE_DEADLINE, call(self)).await };
+        match handle.block_on(bounded) {
+            Ok(done) => done.map_err(|error| translate(&what, error)),
+            Err(_) => {
+                let why = format!("{what}: the object store has not taken it within {WRITE_DEADLINE:?}");
+                Err(Error::new(ErrorKind::TimedOut, why))
+            }
+        }
+    }
+
+    fn attributes(&self) -> Attributes {
+        [(modified(), self.file.modified_ns.to_string())].into_iter().collect()
+    }
+
+    async fn send_part(&mut self, bytes: Vec<u8>) -> object_store::Result<()> {
+        while self.under_way.len() >= AT_ONCE {
+            self.wait_for_one().await?;
+        }
+        let part = match &mut self.parts {
+            Some(parts) => parts.put_part(PutPayload::from(bytes)),
+            None => {
+                let options = PutMultipartOptions { attributes: self.attributes(), ..Default::default() };
+                let begun = self.shared.store.put_multipart_opts(&self.at, options).await?;
+                self.parts.insert(begun).put_part(PutPayload::from(bytes))
+            }
+        };
+        self.under_way.spawn(part);
+        Ok(())
+    }
+
+    async fn wait_for_one(&mut self) -> object_store::Result<()> {
+        match self.under_way.join_next().await {
+            None => Ok(()),
+            Some(ended) => ended.unwrap_or_else(|error| Err(error.into())),
+        }
+    }
+
+    async fn end(&mut self) -> object_store::Result<()> {
+        let rest = std::mem::take(&mut self.waiting);
+        if self.parts.is_none() {
+            let options = PutOptions { attributes: self.attributes(), ..Default::default() };
+            return self.shared.store.put_opts(&self.at, rest.into(), options).await.map(drop);
+        }
+        if !rest.is_empty() {
+            self.send_part(rest).await?;
+        }
+        while !self.under_way.is_empty() {
+            self.wait_for_one().await?;
+        }
+        if let Some(parts) = &mut self.parts {
+            parts.complete().await?;
+        }
+        self.parts = None;
+        Ok(())
+    }
+}
+
+impl Incoming for Upload {
+    fn add(&mut self, bytes: Vec<u8>) -> Result<()> {
+        self.waiting.extend(bytes);
+        // A part that could be the last one waits for the end.
+        while self.waiting.len() > self.part_bytes {
+            let rest = self.waiting.split_off(self.part_bytes);
+            let part = std::mem::replace(&mut self.waiting, rest);
+            self.within(async |upload| upload.send_part(part).await)?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.within(Upload::end)
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        let Some(mut parts) = self.parts.take() else { return };
+        let under_way = &mut self.under_way;
+        let given_up = async {
+            under_way.shutdown().await;
+            tokio::time::timeout(ABORT_DEADLINE, parts.abort()).await
+        };
+        // The store keeps them, unseen, until its own rules drop them.
+        self.handle.block_on(given_up).ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_object_has_more_parts_than_a_store_takes() {
+        for bytes in [0, 1, PART_BYTES, PARTS_MAX * PART_BYTES, PARTS_MAX * PART_BYTES + 1, 5 << 40] {
+            let part = part_bytes(bytes);
+            assert!(part >= PART_BYTES && bytes.div_ceil(part) <= PARTS_MAX, "{bytes}: {part}");
+        }
+        assert_eq!(part_bytes(1 << 30), PART_BYTES);
+    }
+}
