@@ -48,4 +48,11 @@ planted! {
     ServeDamaged,
     /// A steward counts a map as stored that it has not written.
     StoreWithoutWriting,
+    /// A transaction is not in the record when its first part is asked for: with the primary, a
+    /// rename under way is lost.
+    LoseIntent,
+    /// The locks of a life that has ended stay.
+    KeepDeadLocks,
+    /// A commit is taken whatever generation was written.
+    CommitAnyGeneration,
 }

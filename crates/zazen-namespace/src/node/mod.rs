@@ -309,6 +309,10 @@ pub trait Tables: Sized {
     fn apply(&mut self, record: &[u8]) -> Result<()>;
     /// See [`Partition::snapshot`].
     fn snapshot(&self) -> Vec<Vec<u8>>;
+    /// Plants a bug that the simulation shall find.
+    fn plant(&mut self, planted: Option<Planted>) {
+        let _ = planted;
+    }
     /// See [`Restore`].
     fn restore(partition: PartitionNo, settings: &Settings, pieces: &[Vec<u8>]) -> Result<Self>;
 }
@@ -325,6 +329,10 @@ impl Tables for Partition {
     }
     fn snapshot(&self) -> Vec<Vec<u8>> {
         Partition::snapshot(self).collect()
+    }
+    #[cfg(feature = "planted")]
+    fn plant(&mut self, planted: Option<Planted>) {
+        self.planted = planted;
     }
     fn restore(partition: PartitionNo, settings: &Settings, pieces: &[Vec<u8>]) -> Result<Partition> {
         let mut restore = Restore::new(partition, settings.clone());

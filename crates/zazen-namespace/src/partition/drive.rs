@@ -7,7 +7,7 @@ use super::mutant::Mutant;
 use super::peer::{Ask, NotDone, Part, PeerBody, PeerMessage};
 use super::transaction::{After, Stage, Transaction};
 use crate::operation::Request;
-use crate::{Errno, PartitionNo};
+use crate::{Errno, PartitionNo, Planted};
 
 impl Partition {
     /// Begins a transaction. Names that it holds already, it holds by `next_transaction`'s number.
@@ -55,7 +55,7 @@ impl Partition {
                 transaction.step += 1;
                 let (to, step) = (part.partition(), transaction.step);
                 let drive = Change::Drive { number, transaction };
-                if self.plants(Mutant::LosesIntent) {
+                if self.plants(Mutant::LosesIntent) || self.has(Planted::LoseIntent) {
                     let _ = self.tables.apply(&drive);
                 } else {
                     self.change(&drive);

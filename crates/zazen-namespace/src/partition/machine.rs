@@ -8,6 +8,7 @@ use super::row::{Saved, SavedEntry, SavedErrno, SavedInode, SavedMany, SavedWhol
 use super::settings::Settings;
 use super::tables::{NameKey, Tables, TransactionId};
 use super::transaction::Transaction;
+use crate::Planted;
 use crate::attributes::{Attributes, Place};
 use crate::operation::{Answer, Entry, Found, Grant, ManyCreated, Operation, Refused, Request, Response};
 use crate::{Epoch, Errno, Incarnation, InodeId, NodeNo, PartitionNo};
@@ -35,6 +36,9 @@ pub struct Partition {
     /// The bug that a test plants.
     #[cfg(test)]
     pub(super) mutant: Option<Mutant>,
+    /// The bug that the simulation of whole nodes plants.
+    #[cfg(feature = "planted")]
+    pub(crate) planted: Option<Planted>,
 }
 
 /// What is lost with the primary, without harm.
@@ -131,6 +135,8 @@ impl Partition {
             waiting,
             #[cfg(test)]
             mutant: None,
+            #[cfg(feature = "planted")]
+            planted: None,
         }
     }
 
@@ -214,6 +220,18 @@ impl Partition {
     #[cfg(test)]
     pub(super) fn plants(&self, bug: Mutant) -> bool {
         self.mutant == Some(bug)
+    }
+
+    /// Whether the bug of whole nodes is planted: never, except in their simulation.
+    #[cfg(not(feature = "planted"))]
+    pub(super) fn has(&self, _bug: Planted) -> bool {
+        false
+    }
+
+    /// Whether the bug of whole nodes is planted.
+    #[cfg(feature = "planted")]
+    pub(super) fn has(&self, bug: Planted) -> bool {
+        self.planted == Some(bug)
     }
 
     fn request(&mut self, now_ns: i64, token: u64, request: Request) {
@@ -575,7 +593,8 @@ impl Partition {
                 let kept = locks.iter().filter(|lock| !ended(lock.node, lock.incarnation));
                 (*serial, kept.cloned().collect::<Vec<_>>())
             });
-        for (serial, locks) in with_locks.collect::<Vec<_>>() {
+        let keeps = self.has(Planted::KeepDeadLocks);
+        for (serial, locks) in with_locks.filter(|_| !keeps).collect::<Vec<_>>() {
             self.change(&Change::Locks { serial, locks });
         }
         if self.plants(Mutant::KeepsDeadOpens) {

@@ -26,6 +26,7 @@ impl<T: Tables> Replica<T> {
     /// Becomes, or stays, the primary, in a new epoch of the partition.
     pub(crate) fn lead(&mut self, epoch: Epoch, shared: &mut Shared) {
         let goes_on = matches!(self.role, Role::Primary(_));
+        self.tables.plant(shared.config.planted());
         self.fence = epoch;
         if let Some(primary) = self.primary() {
             primary.epoch = epoch;

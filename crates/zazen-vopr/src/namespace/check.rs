@@ -1,163 +1,117 @@
-//! What clients saw of a name, and whether one file system could have shown it: linearizability,
-//! one name at a time (Wing and Gong's search, with a memory).
+//! What clients saw of names and of files, and whether one file system could have shown it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use super::names::{self, Entries, Key, Names};
+use super::order::{Model, Recorded, Verdict, order};
+use super::versions::{self, Version, Versions};
+use std::collections::BTreeMap;
 use zazen_namespace::InodeId;
 
-/// A name: its directory, and which name there.
-pub(crate) type Key = (InodeId, u8);
+/// Names that are renamed to each other: the pairs of neighbours. Those of directories that clients
+/// work in stay alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Family(u8);
 
-/// What a client asked about a name.
+/// A call that is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
-    Create,
-    Remove,
-    Lookup,
+pub(crate) enum Record {
+    Names(Family, usize),
+    Versions(InodeId, usize),
 }
 
-/// What it saw: the inode, if there was one. For a creation that was refused: nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
-    /// Created, or found.
-    There(InodeId),
-    /// Removed.
-    Removed,
-    /// `EEXIST`.
-    Exists,
-    /// `ENOENT`.
-    Missing,
-}
-
-/// A call. Without an answer it may happen at any time after it was made, or never.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RecordedCall {
-    asked: Asked,
-    at_ns: u64,
-    answer: Option<(u64, Seen)>,
-}
-
-/// All calls, by name.
+/// All calls.
 #[derive(Default)]
 pub(crate) struct History {
-    calls: BTreeMap<Key, Vec<RecordedCall>>,
+    names: BTreeMap<Family, Vec<Recorded<names::Asked, names::Seen>>>,
+    versions: BTreeMap<InodeId, Vec<Recorded<versions::Asked, versions::Seen>>>,
     pub(crate) answered: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Name {
-    Free,
-    Taken(InodeId),
-    /// By a creation whose answer nobody saw.
-    TakenBySomebody,
+/// The family of a name.
+pub(crate) fn family((_, of): Key) -> Family {
+    if of < names::NAMES as u8 { Family(of / 2) } else { Family(of) }
 }
 
 impl History {
-    pub(crate) fn begin(&mut self, key: Key, asked: Asked, at_ns: u64) -> usize {
-        let calls = self.calls.entry(key).or_default();
-        calls.push(RecordedCall { asked, at_ns, answer: None });
-        calls.len() - 1
+    pub(crate) fn begin(&mut self, asked: names::Asked, at_ns: u64) -> Record {
+        let family = family(asked.key());
+        let calls = self.names.entry(family).or_default();
+        calls.push(Recorded { asked, at_ns, answer: None });
+        Record::Names(family, calls.len() - 1)
     }
 
-    pub(crate) fn end(&mut self, key: Key, call: usize, at_ns: u64, seen: Seen) {
+    pub(crate) fn begin_version(&mut self, file: InodeId, asked: versions::Asked, at_ns: u64) -> Record {
+        let calls = self.versions.entry(file).or_default();
+        calls.push(Recorded { asked, at_ns, answer: None });
+        Record::Versions(file, calls.len() - 1)
+    }
+
+    /// What was asked about names.
+    pub(crate) fn asked(&self, record: Record) -> Option<names::Asked> {
+        let Record::Names(family, at) = record else { return None };
+        Some(self.names.get(&family)?.get(at)?.asked)
+    }
+
+    pub(crate) fn end(&mut self, record: Record, at_ns: u64, seen: names::Seen) {
         self.answered += 1;
-        if let Some(call) = self.calls.get_mut(&key).and_then(|calls| calls.get_mut(call)) {
+        if let Record::Names(family, at) = record
+            && let Some(call) = self.names.get_mut(&family).and_then(|calls| calls.get_mut(at))
+        {
             call.answer = Some((at_ns, seen));
         }
     }
 
-    /// The first name that shows more than one file system could have shown.
+    pub(crate) fn end_version(&mut self, record: Record, at_ns: u64, seen: versions::Seen) {
+        self.answered += 1;
+        if let Record::Versions(file, at) = record
+            && let Some(call) = self.versions.get_mut(&file).and_then(|calls| calls.get_mut(at))
+        {
+            call.answer = Some((at_ns, seen));
+        }
+    }
+
+    /// The first names, or the first file, that show more than one file system could have shown.
     pub(crate) fn contradiction(&self) -> Option<String> {
-        let bad = self.calls.iter().find(|(_, calls)| !is_linearizable(calls));
-        bad.map(|((directory, name), calls)| {
-            let lines: Vec<String> = calls.iter().map(|call| format!("\n  {call:?}")).collect();
-            format!("not linearizable: name {name} of directory {directory}:{}", lines.concat())
+        let names = self.names.iter().find_map(|(family, calls)| {
+            contradicts::<Names>(Entries::new(), calls, || format!("names {family:?}"))
+        });
+        names.or_else(|| {
+            self.versions.iter().find_map(|(file, calls)| {
+                contradicts::<Versions>(Version::default(), calls, || format!("versions of {file}"))
+            })
         })
     }
 }
 
-/// The name after the call, if the call could see what it saw.
-fn apply(name: Name, asked: Asked, seen: Option<Seen>) -> Option<Name> {
-    match (asked, seen, name) {
-        (Asked::Create, Some(Seen::There(id)), Name::Free) => Some(Name::Taken(id)),
-        (Asked::Create, None, Name::Free) => Some(Name::TakenBySomebody),
-        (Asked::Create, Some(Seen::Exists) | None, Name::Taken(_) | Name::TakenBySomebody) => Some(name),
-        (Asked::Remove, Some(Seen::Removed) | None, Name::Taken(_) | Name::TakenBySomebody) => {
-            Some(Name::Free)
-        }
-        (Asked::Remove, Some(Seen::Missing) | None, Name::Free) => Some(name),
-        (Asked::Lookup, Some(Seen::Missing), Name::Free) => Some(name),
-        (Asked::Lookup, Some(Seen::There(id)), Name::TakenBySomebody) => Some(Name::Taken(id)),
-        (Asked::Lookup, Some(Seen::There(id)), Name::Taken(other)) if id == other => Some(name),
-        _ => None,
-    }
+fn contradicts<M: Model>(
+    initial: M::State,
+    calls: &[Recorded<M::Asked, M::Seen>],
+    of: impl Fn() -> String,
+) -> Option<String> {
+    let why = match order::<M>(initial.clone(), calls) {
+        Verdict::Order => return None,
+        Verdict::NoOrder => "not linearizable",
+        Verdict::Undecided => "whether it is linearizable was not found out",
+    };
+    let calls = until_it_breaks::<M>(initial, calls);
+    let lines: Vec<String> = calls.iter().map(|call| format!("\n  {call:?}")).collect();
+    Some(format!("{why}: {}:{}", of(), lines.concat()))
 }
 
-fn is_linearizable(calls: &[RecordedCall]) -> bool {
-    let done: Vec<&RecordedCall> = calls.iter().filter(|call| call.answer.is_some()).collect();
-    let open: Vec<&RecordedCall> =
-        calls.iter().filter(|call| call.answer.is_none() && call.asked != Asked::Lookup).take(64).collect();
-    // Calls before `base` have happened, and those of the mask behind it; and open ones.
-    let mut stack = vec![(0usize, 0u64, 0u64, Name::Free)];
-    let mut known = BTreeSet::new();
-    while let Some((mut base, mut mask, opened, name)) = stack.pop() {
-        while mask & 1 == 1 {
-            base += 1;
-            mask >>= 1;
-        }
-        if base >= done.len() {
-            return true;
-        }
-        if !known.insert((base, mask, opened, name)) {
-            continue;
-        }
-        let window = || (base..done.len().min(base + 64)).filter(move |at| mask >> (at - base) & 1 == 0);
-        let end_ns =
-            window().filter_map(|at| done[at].answer).map(|(end_ns, _)| end_ns).min().unwrap_or(u64::MAX);
-        for (bit, call) in open.iter().enumerate() {
-            if opened >> bit & 1 == 0
-                && call.at_ns <= end_ns
-                && let Some(next) = apply(name, call.asked, None)
-                && next != name
-            {
-                stack.push((base, mask, opened | 1 << bit, next));
-            }
-        }
-        for at in window().take_while(|at| done[*at].at_ns <= end_ns) {
-            let seen = done[at].answer.map(|(_, seen)| seen);
-            if let Some(next) = apply(name, done[at].asked, seen) {
-                stack.push((base, mask | 1 << (at - base), opened, next));
-            }
-        }
-    }
-    false
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn call(asked: Asked, at_ns: u64, answer: Option<(u64, Seen)>) -> RecordedCall {
-        RecordedCall { asked, at_ns, answer }
-    }
-
-    #[test]
-    fn what_one_file_system_shows_is_accepted_and_other_things_are_not() {
-        let (one, two) = (InodeId(1), InodeId(2));
-        let created = call(Asked::Create, 0, Some((10, Seen::There(one))));
-        let lost = call(Asked::Lookup, 20, Some((30, Seen::Missing)));
-        assert!(!is_linearizable(&[created, lost]), "an acknowledged creation is lost");
-        let early = call(Asked::Lookup, 5, Some((30, Seen::Missing)));
-        assert!(is_linearizable(&[created, early]), "at the same time");
-        let other = call(Asked::Lookup, 20, Some((30, Seen::There(two))));
-        assert!(!is_linearizable(&[created, other]));
-        let removed = call(Asked::Remove, 12, None);
-        assert!(is_linearizable(&[created, removed, lost]), "removed by a call without an answer");
-        let later = call(Asked::Remove, 31, None);
-        assert!(!is_linearizable(&[created, lost, later]), "removed before it was asked for");
-        let unseen = call(Asked::Create, 11, None);
-        let again = call(Asked::Lookup, 40, Some((50, Seen::There(two))));
-        assert!(is_linearizable(&[created, removed, unseen, lost, again]));
-        let exists = call(Asked::Create, 0, Some((1, Seen::Exists)));
-        assert!(!is_linearizable(&[exists]));
-    }
+/// The calls until the first answer that is wrong.
+fn until_it_breaks<M: Model>(
+    initial: M::State,
+    calls: &[Recorded<M::Asked, M::Seen>],
+) -> Vec<Recorded<M::Asked, M::Seen>> {
+    let until = |end_ns: u64| -> Vec<_> {
+        let begun = calls.iter().filter(|call| call.at_ns <= end_ns).cloned();
+        let known = |call: Recorded<M::Asked, M::Seen>| Recorded {
+            answer: call.answer.filter(|(answered_ns, _)| *answered_ns <= end_ns),
+            ..call
+        };
+        begun.map(known).collect()
+    };
+    let mut ends: Vec<u64> = calls.iter().filter_map(|call| Some(call.answer.as_ref()?.0)).collect();
+    ends.sort_unstable();
+    let first = ends.partition_point(|end_ns| order::<M>(initial.clone(), &until(*end_ns)) == Verdict::Order);
+    until(ends.get(first).copied().unwrap_or(u64::MAX))
 }

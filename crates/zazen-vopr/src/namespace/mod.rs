@@ -7,18 +7,28 @@
 //! an earlier state or emptied; pauses of up to ten leases; clocks that run at different speeds,
 //! and times of day that jump. Nodes come while the namespace is used, and leave for good.
 //!
+//! Clients make, remove, look up, rename and link names, and open, cut, commit, close and lock
+//! files. They die between two calls, and their nodes in the middle of one.
+//!
 //! Checks, at every step: at most one node answers for a partition, and at most one ever in an
-//! epoch. At the end: what clients saw of each name is linearizable (so nothing that was
-//! acknowledged is lost, and nothing comes back); replicas with the same last record are equal;
-//! when the faults end, every client gets answers, every partition is kept as the map wants it, and
-//! who shall leave gets away.
+//! epoch; no two locks that exclude each other are held; a file that is open for writing keeps its
+//! generation. At the end: what clients saw of names, and of each file's versions, is linearizable
+//! (so nothing that was acknowledged is lost, nothing comes back, and a rename is seen as a whole);
+//! replicas with the same last record are equal; when the faults end, every client gets answers,
+//! every lock is given to somebody, every partition is kept as the map wants it, and who shall
+//! leave gets away.
 
 mod caller;
 mod check;
 mod client;
 mod host;
+mod names;
 mod net;
+mod order;
+mod profile;
 mod trouble;
+mod versions;
+mod work;
 mod world;
 
 use world::World;

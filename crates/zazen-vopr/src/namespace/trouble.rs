@@ -202,6 +202,9 @@ impl World {
         if let Some(what) = self.history.contradiction() {
             return self.fail(what);
         }
+        if let Some(what) = self.lock_of_nobody() {
+            return self.fail(what);
+        }
         // What only a disk had that went bad is answered with EIO, for good.
         let lost = self.spoiled && self.profile.replicas == 1;
         if let Some(at) = self
