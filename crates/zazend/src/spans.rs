@@ -4,18 +4,19 @@
 //! blocks of the rows and writes them: when some thousand have come, or after a second. Without the
 //! flag the services are called directly.
 //!
-//! Threads that serve calls put their rows into different shards, so they don't wait for each
-//! other.
+//! [`chunks`] brings the rows from the threads that serve calls to the one that writes.
 
+mod chunks;
+
+use chunks::{Done, Kind, Outcome, Shared, What, lock};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use zazen_call::{Call, Caller, Reply, Service};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_plugins::FunctionNames;
@@ -23,14 +24,6 @@ use zazen_spans::{Block, Row, SUFFIX, op_name};
 use zazen_wire::plugins::{AnswerHead, CallHead, plugins_fn};
 use zazen_wire::service;
 
-/// Shards. Threads beyond share them.
-const SHARDS: usize = 16;
-/// A shard may grow by so many calls at once; when it has so many, they are written.
-const CHUNK: usize = 1 << 12;
-/// As many chunks wait at most, in all shards; further calls wait for the disk. 28 MB.
-const CHUNKS_MAX: usize = 64;
-/// How long a call waits at most until it is written.
-const HELD_FOR: Duration = Duration::from_secs(1);
 /// The writing thread's: calls come first, but it gets a tenth of a processor that they fill.
 const NICE: i32 = 10;
 /// A process does not look for a free name beyond this number.
@@ -61,160 +54,6 @@ pub(crate) struct Spans {
     writer: Option<JoinHandle<()>>,
 }
 
-/// Between those who serve calls and the thread that writes.
-struct Shared {
-    /// Calls' times count from here.
-    epoch: Instant,
-    shards: [Shard; SHARDS],
-    /// Chunks that the shards may still take.
-    chunks: Mutex<usize>,
-    /// Chunks were given back.
-    room: Condvar,
-    wishes: Mutex<Wishes>,
-    /// There is a wish.
-    to_write: Condvar,
-}
-
-/// On cache lines of its own.
-#[repr(align(128))]
-#[derive(Default)]
-struct Shard(Mutex<Vec<Done>>);
-
-/// What the writing thread is asked for.
-#[derive(Default)]
-struct Wishes {
-    /// A shard has its first row.
-    soon: bool,
-    /// A shard has a chunk.
-    now: bool,
-    is_ending: bool,
-}
-
-/// A call, as it is kept until it is written.
-struct Done {
-    /// Since the epoch.
-    began_ns: u64,
-    duration_ns: u64,
-    queue_ns: u64,
-    bytes_in: u64,
-    bytes_out: u64,
-    bytes_moved: u64,
-    connection: u64,
-    uid: u32,
-    pid: u32,
-    host: Option<Box<str>>,
-    /// 0 for calls that have none.
-    id: u64,
-    what: What,
-    outcome: Outcome,
-}
-
-/// What was called.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct What {
-    service: u16,
-    function: u16,
-    /// A plug-in's ID and its function's index.
-    plugin: Option<(u16, u32)>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    Ok,
-    /// A plug-in's.
-    Status(u32),
-    Failed(ErrorKind),
-}
-
-fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code panics while it holds one of these locks.
-    what.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The number of the calling thread's shard.
-fn own_shard() -> usize {
-    static THREADS: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static OWN: Cell<usize> = const { Cell::new(SHARDS) };
-    }
-    OWN.with(|own| {
-        if own.get() == SHARDS {
-            own.set(THREADS.fetch_add(1, Ordering::Relaxed) % SHARDS);
-        }
-        own.get()
-    })
-}
-
-impl Shared {
-    fn new() -> Shared {
-        Shared {
-            epoch: Instant::now(),
-            shards: std::array::from_fn(|_| Shard::default()),
-            chunks: Mutex::new(CHUNKS_MAX),
-            room: Condvar::new(),
-            wishes: Mutex::default(),
-            to_write: Condvar::new(),
-        }
-    }
-
-    fn add(&self, done: Done) {
-        let shard = &self.shards[own_shard()].0;
-        let mut rows = lock(shard);
-        while rows.len().is_multiple_of(CHUNK) && !self.take_chunk() {
-            drop(rows);
-            self.wait_for_room();
-            rows = lock(shard);
-        }
-        rows.push(done);
-        let count = rows.len();
-        drop(rows);
-        if count == 1 || count == CHUNK {
-            let mut wishes = lock(&self.wishes);
-            wishes.soon = true;
-            wishes.now |= count == CHUNK;
-            drop(wishes);
-            self.to_write.notify_one();
-        }
-    }
-
-    /// False: there is none left.
-    fn take_chunk(&self) -> bool {
-        let mut chunks = lock(&self.chunks);
-        let is_left = *chunks > 0;
-        *chunks -= usize::from(is_left);
-        is_left
-    }
-
-    fn wait_for_room(&self) {
-        let is_full = |chunks: &mut usize| *chunks == 0;
-        drop(self.room.wait_while(lock(&self.chunks), is_full).unwrap_or_else(PoisonError::into_inner));
-    }
-
-    /// Waits until there is something to write; false at the end.
-    fn wait(&self) -> bool {
-        let mut wishes = lock(&self.wishes);
-        while !wishes.soon && !wishes.is_ending {
-            wishes = self.to_write.wait(wishes).unwrap_or_else(PoisonError::into_inner);
-        }
-        let waits_on = |wishes: &mut Wishes| !wishes.now && !wishes.is_ending;
-        let (mut wishes, _) = self
-            .to_write
-            .wait_timeout_while(wishes, HELD_FOR, waits_on)
-            .unwrap_or_else(PoisonError::into_inner);
-        (wishes.soon, wishes.now) = (false, false);
-        !wishes.is_ending
-    }
-
-    /// Puts a shard's rows into `rows`, which is empty, and gives it the memory of `rows`.
-    fn take(&self, shard: &Shard, rows: &mut Vec<Done>) {
-        std::mem::swap(&mut *lock(&shard.0), rows);
-        if !rows.is_empty() {
-            *lock(&self.chunks) += rows.len().div_ceil(CHUNK);
-            self.room.notify_all();
-        }
-    }
-}
-
 impl Spans {
     /// Writes to a new file of `node` in `folder`; makes the folder if need be.
     pub(crate) fn begin(folder: &Path, node: &str, names: FunctionNames) -> Result<Arc<Spans>> {
@@ -235,13 +74,13 @@ impl Spans {
 
     /// `service`, with a span for each of its calls.
     pub(crate) fn around(self: &Arc<Spans>, service: Arc<dyn Service>) -> Arc<dyn Service> {
-        Arc::new(Recorded { spans: self.clone(), service })
+        Arc::new(Recorded { spans: self.clone(), id: service.id(), service })
     }
 }
 
 impl Drop for Spans {
     fn drop(&mut self) {
-        lock(&self.shared.wishes).is_ending = true;
+        lock(&self.shared.lists).is_ending = true;
         self.shared.to_write.notify_one();
         if let Some(writer) = self.writer.take() {
             // It has warned if it failed.
@@ -281,15 +120,19 @@ impl Blocks {
     fn write_all_of(&mut self, shared: &Shared) {
         // Of this thread only. Where it may not, it writes all the same.
         let _ = rustix::process::setpriority_process(None, NICE);
-        let mut spare: [Vec<Done>; SHARDS] = Default::default();
+        // In the order in which they were begun, so that each thread's rows stay in order.
+        let mut open = Vec::new();
         loop {
-            let goes_on = shared.wait();
+            let goes_on = shared.wait(&mut open);
             // Between the two clocks, as they are now: the node's may have been set.
             let epoch_ns = since_1970_ns().saturating_sub(shared.epoch.elapsed().as_nanos() as u64);
-            for (shard, rows) in shared.shards.iter().zip(&mut spare) {
-                shared.take(shard, rows);
-                rows.drain(..).for_each(|done| self.add(&done, epoch_ns));
-            }
+            open.retain_mut(|open| {
+                let is_left = open.take(|words, kind| self.add(words, kind, epoch_ns));
+                if is_left {
+                    shared.give_back(&mut open.chunk);
+                }
+                !is_left
+            });
             self.flush();
             if !goes_on {
                 // Nobody adds any more: the end comes with the last service.
@@ -298,24 +141,25 @@ impl Blocks {
         }
     }
 
-    fn add(&mut self, done: &Done, epoch_ns: u64) {
+    fn add(&mut self, words: [u64; 8], kind: &Kind, epoch_ns: u64) {
         let last = match self.last {
             Some(last)
                 if (last.connection, last.what, last.outcome)
-                    == (done.connection, done.what, done.outcome) =>
+                    == (kind.connection, kind.what, kind.outcome) =>
             {
                 last
             }
-            _ => self.numbers(done),
+            _ => self.numbers(kind),
         };
+        let [began_ns, duration_ns, queue_ns, bytes_in, bytes_out, bytes_moved, id, _] = words;
         self.block.add(&Row {
-            start_ns: epoch_ns.saturating_add(done.began_ns),
-            duration_ns: done.duration_ns,
-            queue_ns: done.queue_ns,
-            bytes_in: done.bytes_in,
-            bytes_out: done.bytes_out,
-            bytes_moved: done.bytes_moved,
-            id: done.id,
+            start_ns: epoch_ns.saturating_add(began_ns),
+            duration_ns,
+            queue_ns,
+            bytes_in,
+            bytes_out,
+            bytes_moved,
+            id,
             caller: last.caller,
             op: last.op,
             outcome: last.outcome_text,
@@ -325,23 +169,23 @@ impl Blocks {
         }
     }
 
-    fn numbers(&mut self, done: &Done) -> Last {
-        let (block, what) = (&mut self.block, done.what);
+    fn numbers(&mut self, kind: &Kind) -> Last {
+        let (block, what) = (&mut self.block, kind.what);
         let name = || match what.plugin.and_then(|function| self.names.get(&function)) {
             Some(name) => format!("plugins.{name}"),
             None => op_name(what.service, what.function).into_owned(),
         };
         let op = *self.ops.entry(what).or_insert_with(|| block.text(&name()));
-        let outcome_text = match done.outcome {
+        let outcome_text = match kind.outcome {
             Outcome::Ok => block.text("ok"),
             Outcome::Status(status) => block.text(&format!("status {status}")),
             Outcome::Failed(kind) => block.text(&kind.to_string()),
         };
-        let caller = block.caller(done.connection, || match &done.host {
-            Some(host) => format!("{}:{}@{host}", done.uid, done.pid),
-            None => format!("{}:{}", done.uid, done.pid),
+        let caller = block.caller(kind.connection, || match &kind.host {
+            Some(host) => format!("{}:{}@{host}", kind.uid, kind.pid),
+            None => format!("{}:{}", kind.uid, kind.pid),
         });
-        let Done { connection, outcome, .. } = *done;
+        let Kind { connection, outcome, .. } = *kind;
         *self.last.insert(Last { connection, what, outcome, caller, op, outcome_text })
     }
 
@@ -409,12 +253,14 @@ pub fn record_plugin(
 struct Recorded {
     spans: Arc<Spans>,
     service: Arc<dyn Service>,
+    /// Its number.
+    id: u16,
 }
 
 impl Recorded {
     /// What is called, and the call's ID.
     fn what(&self, function: u16, payload: &[u8]) -> (What, u64) {
-        let own = What { service: self.service.id(), function, plugin: None };
+        let own = What { service: self.id, function, plugin: None };
         if !self.is_plugins(function) {
             return (own, 0);
         }
@@ -425,7 +271,7 @@ impl Recorded {
     }
 
     fn is_plugins(&self, function: u16) -> bool {
-        (self.service.id(), function) == (service::PLUGINS, plugins_fn::CALL)
+        (self.id, function) == (service::PLUGINS, plugins_fn::CALL)
     }
 
     fn outcome(&self, function: u16, answer: &Result<Reply>) -> Outcome {
@@ -443,7 +289,7 @@ impl Recorded {
 
 impl Service for Recorded {
     fn id(&self) -> u16 {
-        self.service.id()
+        self.id
     }
 
     fn call(&self, caller: &Caller, call: Call<'_>) -> Result<Reply> {
@@ -460,18 +306,18 @@ impl Service for Recorded {
         let replied = answer.as_ref().map_or(0, |reply| reply.bulk.len() as u64);
         let shared = &self.spans.shared;
         let ns = |from: Instant, to: Instant| to.saturating_duration_since(from).as_nanos() as u64;
-        shared.add(Done {
+        shared.add(&Done {
             began_ns: ns(shared.epoch, began),
             duration_ns: ns(began, ended),
             queue_ns,
             bytes_in,
             bytes_out: output.written() - written_before + replied,
             bytes_moved,
+            id,
             connection: caller.connection,
             uid: caller.credentials.uid,
             pid: caller.pid,
-            host: caller.host.as_deref().map(Box::from),
-            id,
+            host: caller.host.as_deref(),
             what,
             outcome: self.outcome(function, &answer),
         });
@@ -485,11 +331,13 @@ impl Service for Recorded {
 
 #[cfg(test)]
 mod tests {
+    use super::chunks::{CHUNKS_MAX, ROWS};
     use super::*;
     use std::io::Read as _;
+    use std::time::Duration;
     use zazen_spans::{HEAD_BYTES, Head, Span};
 
-    fn done(connection: u64, bytes_in: u64) -> Done {
+    fn done(connection: u64, bytes_in: u64) -> Done<'static> {
         Done {
             began_ns: 0,
             duration_ns: 1,
@@ -497,21 +345,24 @@ mod tests {
             bytes_in,
             bytes_out: 0,
             bytes_moved: 0,
+            id: bytes_in,
             connection,
             uid: 1000,
             pid: 7,
-            host: (connection == 1).then(|| "n3".into()),
-            id: bytes_in,
+            host: (connection == 1).then_some("n3"),
             what: What { service: service::PLUGINS, function: 4, plugin: Some((2, connection as u32)) },
             outcome: if connection == 2 { Outcome::Status(5) } else { Outcome::Ok },
         }
     }
 
-    /// `count` rows of each of 20 threads: more threads than shards, more rows than wait at once.
+    /// Rows of each of 20 threads: in all, more than may wait at once.
+    const MANY: u64 = (ROWS * CHUNKS_MAX / 10) as u64;
+
+    /// `count` rows of each of 20 threads.
     fn add(spans: &Spans, count: u64) {
         std::thread::scope(|threads| {
             for connection in 0..20 {
-                threads.spawn(move || (0..count).for_each(|n| spans.shared.add(done(connection, n))));
+                threads.spawn(move || (0..count).for_each(|n| spans.shared.add(&done(connection, n))));
             }
         });
     }
@@ -534,7 +385,7 @@ mod tests {
         let names = FunctionNames::from([((2, 1), "posix.px_open".to_owned())]);
         let before = since_1970_ns();
         let spans = Spans::writing_to(file.reopen().unwrap(), "n0", names).unwrap();
-        let count = (CHUNK * CHUNKS_MAX / 10) as u64;
+        let count = MANY;
         add(&spans, count);
         drop(spans);
         let mut bytes = Vec::new();
@@ -562,7 +413,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let spans = Spans::writing_to(file.reopen().unwrap(), "n0", FunctionNames::new()).unwrap();
         for count in 1..=2 {
-            spans.shared.add(done(0, count));
+            spans.shared.add(&done(0, count));
             let until = Instant::now() + Duration::from_secs(120);
             while read(&std::fs::read(file.path()).unwrap()).len() < count as usize {
                 assert!(Instant::now() < until, "row {count} is not written");
@@ -572,10 +423,76 @@ mod tests {
     }
 
     #[test]
+    fn calls_wait_for_a_disk_that_is_slow() {
+        let (mut from, to) = std::io::pipe().unwrap();
+        let to = File::from(std::os::fd::OwnedFd::from(to));
+        let spans = Spans::writing_to(to, "n0", FunctionNames::new()).unwrap();
+        let out = || lock(&spans.shared.lists).out;
+        std::thread::scope(|threads| {
+            let adding = threads.spawn(|| add(&spans, MANY));
+            // A pipe that nobody reads takes a few rows.
+            let until = Instant::now() + Duration::from_secs(120);
+            while out() < CHUNKS_MAX {
+                assert!(Instant::now() < until && !adding.is_finished(), "{} chunks wait", out());
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert!(out() <= CHUNKS_MAX + 2 * 20, "{} chunks wait", out());
+            let mut rows = Vec::new();
+            while rows.len() < 20 * MANY as usize {
+                let mut head = [0; HEAD_BYTES];
+                from.read_exact(&mut head).unwrap();
+                let head = Head::read(&head).unwrap();
+                let mut body = vec![0; head.body_bytes];
+                from.read_exact(&mut body).unwrap();
+                head.body(&body, &mut rows).unwrap();
+            }
+            assert_eq!(rows.len(), 20 * MANY as usize);
+        });
+    }
+
+    #[test]
+    fn a_thread_that_ends_leaves_its_chunk() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let spans = Spans::writing_to(file.reopen().unwrap(), "n0", FunctionNames::new()).unwrap();
+        let until = Instant::now() + Duration::from_secs(120);
+        add(&spans, 1);
+        loop {
+            let lists = lock(&spans.shared.lists);
+            if (lists.out, lists.holders) == (0, 0) {
+                break;
+            }
+            assert!(Instant::now() < until, "{} chunks of {} threads", lists.out, lists.holders);
+            drop(lists);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(read(&std::fs::read(file.path()).unwrap()).len(), 20);
+    }
+
+    #[test]
+    fn more_kinds_of_calls_than_a_chunk_has_room_for() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let spans = Spans::writing_to(file.reopen().unwrap(), "n0", FunctionNames::new()).unwrap();
+        let count = 5 * (ROWS as u64);
+        for number in 0..count {
+            // All of them in turns, then one after the other.
+            let connection = if number < count / 2 { number % 23 } else { number };
+            spans.shared.add(&done(connection, number));
+        }
+        drop(spans);
+        let found = read(&std::fs::read(file.path()).unwrap());
+        assert_eq!(found.len() as u64, count);
+        for (number, span) in (0..).zip(found) {
+            let connection = if number < count / 2 { number % 23 } else { number };
+            assert_eq!((span.bytes_in, span.connection), (number, connection));
+            assert_eq!(span.outcome, if connection == 2 { "status 5" } else { "ok" });
+        }
+    }
+
+    #[test]
     fn a_full_disk_stops_nobody() {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let spans = Spans::writing_to(full, "n0", FunctionNames::new()).unwrap();
-        add(&spans, (CHUNK * CHUNKS_MAX / 10) as u64);
+        add(&spans, MANY);
     }
 
     #[test]

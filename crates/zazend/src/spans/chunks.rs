@@ -1,0 +1,314 @@
+//! Rows of calls, from the threads that serve these to the thread that writes.
+//!
+//! Each thread that serves calls puts its rows into a chunk that is its own. It takes no lock for
+//! them, and writes to no cache line that another thread writes to. The writing thread reads a
+//! chunk while it is filled, and has it alone once it was left.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use zazen_core::ErrorKind;
+
+/// Rows of a chunk: a page.
+pub(super) const ROWS: usize = 64;
+/// Kinds of calls in a chunk, at most. A connection that makes more of them begins chunks sooner.
+const KINDS: usize = 16;
+/// When so many chunks were begun, their rows are written.
+const CHUNKS_ENOUGH: usize = 64;
+/// As many chunks that were left wait at most; further calls wait for the disk. 22 MB.
+pub(super) const CHUNKS_MAX: usize = 1 << 12;
+/// Written chunks that are kept for further rows, at most.
+const SPARE_MAX: usize = 2 * CHUNKS_ENOUGH;
+/// How long a call waits at most until it is written.
+const HELD_FOR: Duration = Duration::from_secs(1);
+thread_local! {
+    /// Where this thread's rows go.
+    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+}
+
+/// Between those who serve calls and the thread that writes.
+pub(super) struct Shared {
+    /// Calls' times count from here.
+    pub(super) epoch: Instant,
+    pub(super) lists: Mutex<Lists>,
+    /// Chunks were written.
+    room: Condvar,
+    /// There are rows enough, or the end has come.
+    pub(super) to_write: Condvar,
+}
+
+#[derive(Default)]
+pub(super) struct Lists {
+    /// Chunks that the writing thread has not seen yet.
+    begun: Vec<Arc<Chunk>>,
+    /// Empty ones.
+    spare: Vec<Arc<Chunk>>,
+    /// Chunks that were begun, and of which not all is written.
+    pub(super) out: usize,
+    /// Threads that hold a chunk.
+    pub(super) holders: usize,
+    pub(super) is_ending: bool,
+}
+
+/// Rows of one thread. On cache lines of its own.
+#[repr(align(128))]
+pub(super) struct Chunk {
+    /// Rows that are whole. Only its thread writes it, after the row and what the row names.
+    filled: AtomicUsize,
+    /// Nothing is added any more.
+    is_left: AtomicBool,
+    /// The fields of [`Done`]; the last one is the number of the row's kind.
+    rows: [[AtomicU64; 8]; ROWS],
+    kinds: [OnceLock<Kind>; KINDS],
+}
+
+/// What many calls have in common.
+pub(super) struct Kind {
+    pub(super) connection: u64,
+    pub(super) uid: u32,
+    pub(super) pid: u32,
+    pub(super) host: Option<Box<str>>,
+    pub(super) what: What,
+    pub(super) outcome: Outcome,
+}
+
+/// A thread's chunk. When the thread ends, the chunk is left.
+struct Held {
+    shared: Arc<Shared>,
+    chunk: Arc<Chunk>,
+    filled: usize,
+    kinds: usize,
+    /// The last row's kind.
+    last: usize,
+}
+
+/// A call that was served.
+pub(super) struct Done<'a> {
+    /// Since the epoch.
+    pub(super) began_ns: u64,
+    pub(super) duration_ns: u64,
+    pub(super) queue_ns: u64,
+    pub(super) bytes_in: u64,
+    pub(super) bytes_out: u64,
+    pub(super) bytes_moved: u64,
+    /// 0 for calls that have none.
+    pub(super) id: u64,
+    pub(super) connection: u64,
+    pub(super) uid: u32,
+    pub(super) pid: u32,
+    pub(super) host: Option<&'a str>,
+    pub(super) what: What,
+    pub(super) outcome: Outcome,
+}
+
+/// What was called.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct What {
+    pub(super) service: u16,
+    pub(super) function: u16,
+    /// A plug-in's ID and its function's index.
+    pub(super) plugin: Option<(u16, u32)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Ok,
+    /// A plug-in's.
+    Status(u32),
+    Failed(ErrorKind),
+}
+
+pub(super) fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No code panics while it holds one of these locks.
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Default for Chunk {
+    fn default() -> Chunk {
+        Chunk {
+            filled: AtomicUsize::new(0),
+            is_left: AtomicBool::new(false),
+            rows: std::array::from_fn(|_| Default::default()),
+            kinds: std::array::from_fn(|_| OnceLock::new()),
+        }
+    }
+}
+
+impl Chunk {
+    /// Rows that are not read are not cleared.
+    fn empty(&mut self) {
+        *self.filled.get_mut() = 0;
+        *self.is_left.get_mut() = false;
+        self.kinds.iter_mut().for_each(|kind| drop(kind.take()));
+    }
+
+    fn leave(&self) {
+        self.is_left.store(true, Ordering::Release);
+    }
+}
+
+impl Done<'_> {
+    fn is_of(&self, kind: &Kind) -> bool {
+        (self.connection, self.what, self.outcome) == (kind.connection, kind.what, kind.outcome)
+    }
+
+    fn kind(&self) -> Kind {
+        Kind {
+            connection: self.connection,
+            uid: self.uid,
+            pid: self.pid,
+            host: self.host.map(Box::from),
+            what: self.what,
+            outcome: self.outcome,
+        }
+    }
+}
+
+impl Held {
+    fn new(shared: &Arc<Shared>) -> Held {
+        lock(&shared.lists).holders += 1;
+        Held { shared: shared.clone(), chunk: shared.begin(true), filled: 0, kinds: 0, last: 0 }
+    }
+
+    fn add(&mut self, done: &Done<'_>) {
+        if self.filled == ROWS {
+            self.go_on();
+        }
+        let kind = self.number(done);
+        let words = [
+            done.began_ns,
+            done.duration_ns,
+            done.queue_ns,
+            done.bytes_in,
+            done.bytes_out,
+            done.bytes_moved,
+            done.id,
+            kind as u64,
+        ];
+        for (place, word) in self.chunk.rows[self.filled].iter().zip(words) {
+            place.store(word, Ordering::Relaxed);
+        }
+        self.filled += 1;
+        self.chunk.filled.store(self.filled, Ordering::Release);
+    }
+
+    /// The number of the call's kind.
+    fn number(&mut self, done: &Done<'_>) -> usize {
+        let is_it = |kind: &OnceLock<Kind>| kind.get().is_some_and(|kind| done.is_of(kind));
+        if is_it(&self.chunk.kinds[self.last]) {
+            return self.last;
+        }
+        if let Some(number) = self.chunk.kinds.iter().position(is_it) {
+            self.last = number;
+            return number;
+        }
+        if self.kinds == KINDS {
+            self.go_on();
+        }
+        let kind = &self.chunk.kinds[self.kinds];
+        kind.get_or_init(|| done.kind());
+        self.last = self.kinds;
+        self.kinds += 1;
+        self.last
+    }
+
+    /// Begins another chunk.
+    fn go_on(&mut self) {
+        self.chunk.leave();
+        self.chunk = self.shared.begin(false);
+        (self.filled, self.kinds, self.last) = (0, 0, 0);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.chunk.leave();
+        lock(&self.shared.lists).holders -= 1;
+    }
+}
+
+impl Shared {
+    pub(super) fn new() -> Shared {
+        Shared {
+            epoch: Instant::now(),
+            lists: Mutex::default(),
+            room: Condvar::new(),
+            to_write: Condvar::new(),
+        }
+    }
+
+    pub(super) fn add(self: &Arc<Shared>, done: &Done<'_>) {
+        HELD.with_borrow_mut(|held| match held {
+            Some(held) if Arc::ptr_eq(&held.shared, self) => held.add(done),
+            _ => held.insert(Held::new(self)).add(done),
+        });
+    }
+
+    /// An empty chunk. A thread's first one is there at once, or many threads would wait for each
+    /// other; before a further one, others may have to be written.
+    fn begin(&self, is_first: bool) -> Arc<Chunk> {
+        let mut lists = lock(&self.lists);
+        if !is_first {
+            let is_full = |lists: &mut Lists| lists.out >= CHUNKS_MAX + lists.holders;
+            lists = self.room.wait_while(lists, is_full).unwrap_or_else(PoisonError::into_inner);
+        }
+        lists.out += 1;
+        let chunk = lists.spare.pop().unwrap_or_default();
+        lists.begun.push(chunk.clone());
+        if lists.begun.len() == CHUNKS_ENOUGH {
+            self.to_write.notify_one();
+        }
+        chunk
+    }
+
+    /// Waits until there is something to write, or for a second. Adds the chunks that were begun
+    /// to `open`; false at the end.
+    pub(super) fn wait(&self, open: &mut Vec<Open>) -> bool {
+        let waits_on = |lists: &mut Lists| lists.begun.len() < CHUNKS_ENOUGH && !lists.is_ending;
+        let (mut lists, _) = self
+            .to_write
+            .wait_timeout_while(lock(&self.lists), HELD_FOR, waits_on)
+            .unwrap_or_else(PoisonError::into_inner);
+        open.extend(lists.begun.drain(..).map(|chunk| Open { chunk, taken: 0 }));
+        !lists.is_ending
+    }
+
+    /// Takes back a chunk that was left, and of which all rows are taken.
+    pub(super) fn give_back(&self, chunk: &mut Arc<Chunk>) {
+        // Its thread may be about to let go of it: then it is freed.
+        let emptied = Arc::get_mut(chunk).map(Chunk::empty);
+        let mut lists = lock(&self.lists);
+        lists.out -= 1;
+        if emptied.is_some() && lists.spare.len() < SPARE_MAX {
+            lists.spare.push(chunk.clone());
+        }
+        drop(lists);
+        self.room.notify_all();
+    }
+}
+
+/// A chunk as the writing thread sees it.
+pub(super) struct Open {
+    pub(super) chunk: Arc<Chunk>,
+    /// Rows that are in blocks.
+    taken: usize,
+}
+
+impl Open {
+    /// Hands the chunk's further rows to `add`; whether there will be no more of them.
+    pub(super) fn take(&mut self, mut add: impl FnMut([u64; 8], &Kind)) -> bool {
+        // In this order: what was added before it was left is taken.
+        let is_left = self.chunk.is_left.load(Ordering::Acquire);
+        let filled = self.chunk.filled.load(Ordering::Acquire);
+        for row in &self.chunk.rows[self.taken..filled] {
+            let words = row.each_ref().map(|word| word.load(Ordering::Relaxed));
+            // A row's kind is there before the row.
+            if let Some(kind) = self.chunk.kinds[words[7] as usize].get() {
+                add(words, kind);
+            }
+        }
+        self.taken = filled;
+        is_left
+    }
+}
