@@ -85,7 +85,7 @@ EDGES = {
     "zazen-python": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-locate"
     " zazen-match zazen-push zazen-mpi zazen-namespace-client zazen-xtc",
     "zazen-fuzz": "zazen-core zazen-env zazen-wire zazen-frames zazen-namespace zazen-store zazen-trajectory"
-    " zazen-backing zazen-stubs zazend zazen-stream zazen-xtc",
+    " zazen-backing zazen-spans zazen-stubs zazend zazen-stream zazen-xtc",
     "zazen-vopr": "zazen-core zazen-env zazen-wire zazen-frames zazen-namespace zazen-store"
     " zazen-assign zazen-push zazen-sim",
     "zazen-bench": "zazen-core zazen-env zazen-wire zazen-store zazen-client zazen-call zazen-push"

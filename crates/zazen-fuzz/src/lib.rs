@@ -14,6 +14,7 @@
 pub mod mutate;
 mod namespace;
 mod seeds;
+mod spans;
 mod store;
 mod targets;
 
@@ -58,6 +59,7 @@ pub const TARGETS: &[Target] = &[
         runs: 20_000,
     },
     Target { name: "namespace_files", run: namespace::files, seeds: namespace::file_seeds, runs: 300 },
+    Target { name: "spans", run: spans::spans, seeds: spans::seeds, runs: 20_000 },
     Target { name: "store", run: store::store, seeds: store::files, runs: 1_000 },
 ];
 

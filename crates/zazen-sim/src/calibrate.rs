@@ -340,14 +340,14 @@ pub(crate) mod tests {
                     start_ns: at * 1_000_000_000,
                     duration_ns: (time * 1e9) as u64,
                     queue_ns: 0,
-                    node: node.to_owned(),
-                    op: "frames.push".to_owned(),
+                    node: node.into(),
+                    op: "frames.push".into(),
                     bytes_in: bytes,
                     bytes_out: 0,
                     bytes_moved: 0,
                     connection: 1,
-                    peer: String::new(),
-                    outcome: "ok".to_owned(),
+                    peer: "".into(),
+                    outcome: "ok".into(),
                     id: 0,
                 }
             })
@@ -400,7 +400,7 @@ pub(crate) mod tests {
         let few = calibrate(&[spans("n0", 20, 1e-3, 100e6, 40)], &base, 1).unwrap_err().to_string();
         assert!(few.contains("20 successful spans are too few"), "{few}");
         let mut failed = spans("n0", 200, 1e-3, 100e6, 40);
-        failed.iter_mut().for_each(|span| span.outcome = "no space".to_owned());
+        failed.iter_mut().for_each(|span| span.outcome = "no space".into());
         assert!(calibrate(&[failed], &base, 1).is_err());
     }
 

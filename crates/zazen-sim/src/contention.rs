@@ -297,7 +297,7 @@ impl<'a> World<'a> {
     fn serve(&mut self, now_ps: u64, call: usize) -> (u64, bool) {
         let span = self.run[call];
         let draw = call as u64;
-        if let Some(known) = self.cluster.service.get(&span.op) {
+        if let Some(known) = self.cluster.service.get(span.op.as_str()) {
             let bytes = span.bytes_in + span.bytes_out + span.bytes_moved;
             let sends = known.shares && !route(span).1.is_empty();
             return (now_ps.saturating_add(known.draw_ps(self.random, draw, bytes)), sends);
@@ -428,7 +428,7 @@ pub fn busiest(run: &[&Span], calls_min: usize, is_kind: impl Fn(Resource) -> bo
 pub fn totals(run: &[&Span], replayed: &Replayed) -> BTreeMap<String, (f64, f64)> {
     let mut sums: BTreeMap<String, (f64, f64)> = BTreeMap::new();
     for (span, time_ps) in run.iter().zip(&replayed.times_ps) {
-        let sum = sums.entry(span.op.clone()).or_default();
+        let sum = sums.entry(span.op.as_str().to_owned()).or_default();
         sum.0 += span.duration_ns as f64 / 1e9;
         sum.1 += crate::time::seconds(*time_ps);
     }
@@ -451,14 +451,14 @@ mod tests {
             start_ns: 1_000_000_000_000 + at_ms.0 * 1_000_000,
             duration_ns: at_ms.1 * 1_000_000,
             queue_ns: 0,
-            node: node.to_owned(),
-            op: op.to_owned(),
+            node: node.into(),
+            op: op.into(),
             bytes_in: 0,
             bytes_out: 0,
             bytes_moved: 0,
             connection,
-            peer: peer.to_owned(),
-            outcome: "ok".to_owned(),
+            peer: peer.into(),
+            outcome: "ok".into(),
             id: 0,
         }
     }
@@ -494,12 +494,12 @@ mod tests {
         assert_eq!(times_s(&[push("a", 1), push("a", 2)]), [4.0, 4.0]);
         assert_eq!(times_s(&[push("a", 1), push("b", 1)]), [4.0, 4.0]);
         // Senders of their own do not meet, but at one receiver they do.
-        let other = |node| Span { peer: "0:8@other".to_owned(), ..push(node, 3) };
+        let other = |node| Span { peer: "0:8@other".into(), ..push(node, 3) };
         assert_eq!(times_s(&[push("a", 1), other("b")]), [2.0, 2.0]);
         assert_eq!(times_s(&[push("a", 1), other("a")]), [4.0, 4.0]);
         // A node that sends to itself uses no link, and out and in are two.
-        let own = Span { peer: "0:8@a".to_owned(), ..push("a", 4) };
-        let back = Span { peer: "0:8@a".to_owned(), ..push("b", 4) };
+        let own = Span { peer: "0:8@a".into(), ..push("a", 4) };
+        let back = Span { peer: "0:8@a".into(), ..push("b", 4) };
         assert_eq!(times_s(&[push("a", 1), own, back]), [2.0, 0.0, 2.0]);
         // The second begins when the first has sent half of its bytes: 1 s alone, then both share.
         let first = Span { duration_ns: 3_000_000_000, ..push("a", 1) };
@@ -521,7 +521,7 @@ mod tests {
         let run: Vec<&Span> = starved.iter().collect();
         let replayed = replay(&cluster(), &run, 1);
         assert_eq!((crate::time::seconds(replayed.end_ps), replayed.paused_ps), (4.0, 0));
-        let other = Span { peer: "0:8@b".to_owned(), node: "c".to_owned(), ..push((1_500, 500), 1) };
+        let other = Span { peer: "0:8@b".into(), node: "c".into(), ..push((1_500, 500), 1) };
         let run: Vec<Span> = starved.into_iter().chain([other]).collect();
         assert_eq!(times_s(&run), [2.0, 2.0, 2.0, 2.0, 1.0]);
     }
@@ -535,7 +535,7 @@ mod tests {
         assert_eq!(times_s(&[verify("a", 1), verify("b", 1)]), [2.0, 2.0]);
         assert_eq!(times_s(&[verify("a", 1), verify("a", 2)]), [4.0, 4.0]);
         // Three nodes fetch: the store gives each 10 MB/s; one alone is held by its link.
-        let fetch = |node: &str| Span { op: "frames.fetch".to_owned(), ..verify(node, 1) };
+        let fetch = |node: &str| Span { op: "frames.fetch".into(), ..verify(node, 1) };
         assert_eq!(times_s(&[fetch("a"), fetch("b"), fetch("c")]), [2.0, 2.0, 2.0]);
         assert_eq!(times_s(&[fetch("a")]), [1.0]);
     }

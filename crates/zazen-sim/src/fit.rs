@@ -111,7 +111,7 @@ fn operations(runs: &[Vec<&Span>], found: &[Option<Found>]) -> Vec<String> {
             KINDS.iter().zip(found).any(|(kind, found)| (kind.is)(*resource) && found.is_some())
         };
         if !crossed.is_empty() && crossed.iter().all(is_known) {
-            sharing.insert(span.op.clone());
+            sharing.insert(span.op.as_str().to_owned());
         }
     }
     sharing.into_iter().collect()
@@ -160,7 +160,10 @@ fn distance(runs: &[Vec<&Span>], cluster: &Cluster, seed: u64) -> BTreeMap<Strin
 fn distance_of_calls(runs: &[Vec<&Span>], sharing: &[String], cluster: &Cluster, seed: u64) -> f64 {
     let of_run = |run: &Vec<&Span>| {
         let replayed = replay(cluster, run, seed);
-        let calls = run.iter().zip(&replayed.times_ps).filter(|(span, _)| sharing.contains(&span.op));
+        let calls = run
+            .iter()
+            .zip(&replayed.times_ps)
+            .filter(|(span, _)| sharing.iter().any(|op| span.op == op.as_str()));
         let (far, all) = calls.fold((0.0, 0.0), |(far, all), (span, time_ps)| {
             let recorded = span.duration_ns as f64 * 1e3;
             (far + (*time_ps as f64 - recorded).abs(), all + recorded)
@@ -227,7 +230,7 @@ fn estimate(
     cluster: &mut Cluster,
 ) -> Estimate {
     let uses = |span: &Span| {
-        let shares = cluster.service.get(&span.op).is_some_and(|service| service.shares);
+        let shares = cluster.service.get(span.op.as_str()).is_some_and(|service| service.shares);
         shares && route(span).1.into_iter().any(kind.is)
     };
     let spans = runs.iter().flatten().filter(|span| uses(span)).count();

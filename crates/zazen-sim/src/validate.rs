@@ -61,7 +61,7 @@ impl Baseline {
     pub fn of(spans: &[Span]) -> Baseline {
         let mut sums: BTreeMap<String, (f64, f64, f64)> = BTreeMap::new();
         for span in spans.iter().filter(|span| span.is_ok()) {
-            let sum = sums.entry(span.op.clone()).or_default();
+            let sum = sums.entry(span.op.as_str().to_owned()).or_default();
             sum.0 += span.duration_ns as f64 / 1e9;
             sum.1 += (span.bytes_in + span.bytes_out + span.bytes_moved) as f64;
             sum.2 += 1.0;
@@ -73,7 +73,7 @@ impl Baseline {
     }
 
     fn predict(&self, span: &Span) -> Option<f64> {
-        let (per_byte, per_call) = self.0.get(&span.op)?;
+        let (per_byte, per_call) = self.0.get(span.op.as_str())?;
         Some(per_byte * (span.bytes_in + span.bytes_out + span.bytes_moved) as f64 + per_call)
     }
 }
@@ -95,7 +95,7 @@ pub fn validate(cluster: &Cluster, baseline: &Baseline, held_out: &[Span], seed:
     let replayed = contention::replay(cluster, &run, seed);
     let mut rows: BTreeMap<String, Row> = BTreeMap::new();
     for (op, (recorded_s, simulated_s)) in contention::totals(&run, &replayed) {
-        let calls: Vec<&&Span> = run.iter().filter(|span| op == ALL || span.op == op).collect();
+        let calls: Vec<&&Span> = run.iter().filter(|span| op == ALL || span.op == op.as_str()).collect();
         let naive_s = match op.as_str() {
             ALL => {
                 let ends = nodes.values().map(|spans| naive_end_s(baseline, spans));
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn unknown_operations_are_refused() {
         let mut other = spans("n0", 50, 1e-3, 1e8, 4);
-        other.iter_mut().for_each(|span| span.op = "plugins.2".to_owned());
+        other.iter_mut().for_each(|span| span.op = "plugins.2".into());
         assert!(validate(&Cluster::commodity(), &Baseline::default(), &other, 1).is_err());
     }
 
@@ -176,9 +176,9 @@ mod tests {
                 all.push(Span {
                     start_ns: at_ms * 1_000_000,
                     duration_ns: took_ms * 1_000_000,
-                    node: format!("n{node}"),
+                    node: format!("n{node}").into(),
                     bytes_in: bytes,
-                    peer: "0:9@sim".to_owned(),
+                    peer: "0:9@sim".into(),
                     ..one.clone()
                 });
             }
@@ -213,8 +213,8 @@ mod tests {
     fn what_does_not_slow_down_shares_nothing() {
         let alone = |nodes: u64| -> Vec<Span> {
             let one = pushed(1, &[MB, 4 * MB]);
-            let of =
-                |node: u64| one.iter().map(move |call| Span { node: format!("n{node}"), ..call.clone() });
+            let on = |call: &Span, node: u64| Span { node: format!("n{node}").into(), ..call.clone() };
+            let of = |node: u64| one.iter().map(move |call| on(call, node));
             (0..nodes).flat_map(of).collect()
         };
         let base = Cluster::commodity();

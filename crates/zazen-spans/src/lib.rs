@@ -7,7 +7,9 @@
 mod perfetto;
 mod rows;
 mod span;
+mod text;
 
 pub use perfetto::perfetto;
 pub use rows::{Block, HEAD_BYTES, Head, ROW_BYTES, Row, SUFFIX};
 pub use span::{LINES_SUFFIX, Span, VERSION, op_name, read_lines};
+pub use text::Text;

@@ -4,6 +4,7 @@
 //! block, and a reader checks each one as a whole.
 
 use crate::span::{Span, VERSION};
+use crate::text::Text;
 use std::collections::BTreeMap;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_wire::checksum::crc32c;
@@ -239,20 +240,21 @@ impl Head {
                 .filter(|_| bytes <= TEXT_BYTES_MAX)
                 .ok_or_else(|| corrupt("a text of the block is longer than texts are"))?;
             rest = after;
-            texts.push(str::from_utf8(text).map_err(|_| corrupt("a text of the block is not UTF-8"))?);
+            let text = str::from_utf8(text).map_err(|_| corrupt("a text of the block is not UTF-8"))?;
+            texts.push(Text::from(text));
         }
         if !rest.is_empty() {
             return Err(corrupt("the block has bytes that belong to nothing"));
         }
         let no_text = || corrupt("the block names a text that it does not have");
-        let text = |number: u64| texts.get(number as usize).copied().ok_or_else(no_text);
+        let text = |number: u64| texts.get(number as usize).cloned().ok_or_else(no_text);
         let words = |bytes: &[u8], at: usize| -> u64 {
             bytes.as_chunks::<8>().0.get(at).map_or(0, |word| u64::from_le_bytes(*word))
         };
         let callers = callers
             .chunks_exact(CALLER_BYTES)
             .map(|caller| Ok((words(caller, 0), text(words(caller, 1))?)))
-            .collect::<Result<Vec<(u64, &str)>>>()?;
+            .collect::<Result<Vec<(u64, Text)>>>()?;
         let node = text(0)?;
         let before = into.len();
         into.reserve(self.rows);
@@ -260,20 +262,20 @@ impl Head {
             let last = words(row, 7);
             let made = (|| {
                 let no_caller = || corrupt("the block names a caller that it does not have");
-                let (connection, peer) = *callers.get(last as u32 as usize).ok_or_else(no_caller)?;
+                let (connection, peer) = callers.get(last as u32 as usize).ok_or_else(no_caller)?;
                 Ok(Span {
                     v: VERSION,
                     start_ns: words(row, 0),
                     duration_ns: words(row, 1),
                     queue_ns: words(row, 2),
-                    node: node.to_owned(),
-                    op: text(last >> 32 & 0xffff)?.to_owned(),
+                    node: node.clone(),
+                    op: text(last >> 32 & 0xffff)?,
                     bytes_in: words(row, 3),
                     bytes_out: words(row, 4),
                     bytes_moved: words(row, 5),
-                    connection,
-                    peer: peer.to_owned(),
-                    outcome: text(last >> 48)?.to_owned(),
+                    connection: *connection,
+                    peer: peer.clone(),
+                    outcome: text(last >> 48)?,
                     id: words(row, 6),
                 })
             })();
@@ -304,20 +306,20 @@ mod tests {
             start_ns: 1_700_000_000_000_000_000 + number,
             duration_ns: 42_000,
             queue_ns: 1_000,
-            node: "n0".to_owned(),
-            op: "frames.push".to_owned(),
+            node: "n0".into(),
+            op: "frames.push".into(),
             bytes_in: 430_000,
             bytes_out: 3,
             bytes_moved: 5,
             connection: 7,
-            peer: "1000:4711".to_owned(),
-            outcome: "ok".to_owned(),
+            peer: "1000:4711".into(),
+            outcome: "ok".into(),
             id: 0x12_0000_000a,
         }
     }
 
     fn add(block: &mut Block, span: &Span) {
-        let caller = block.caller(span.connection, || span.peer.clone());
+        let caller = block.caller(span.connection, || span.peer.as_str().to_owned());
         let (op, outcome) = (block.text(&span.op), block.text(&span.outcome));
         block.add(&Row {
             start_ns: span.start_ns,
@@ -375,14 +377,14 @@ mod tests {
                     start_ns: numbers[0],
                     duration_ns: numbers[1],
                     queue_ns: numbers[2],
-                    node: node.clone(),
-                    op: op.clone(),
+                    node: node.as_str().into(),
+                    op: op.as_str().into(),
                     bytes_in: numbers[3],
                     bytes_out: numbers[4],
                     bytes_moved: numbers[5],
                     connection: *connection,
-                    peer: format!("{connection}:{node}"),
-                    outcome: format!("status {outcome}"),
+                    peer: format!("{connection}:{node}").into(),
+                    outcome: format!("status {outcome}").into(),
                     id: numbers[6],
                 })
                 .collect();
@@ -453,15 +455,17 @@ mod tests {
         let mut block = Block::new("n0");
         let mut count = 0_u64;
         while !block.is_full() {
-            add(&mut block, &Span { connection: count, peer: format!("0:{count}"), ..span(count) });
+            add(&mut block, &Span { connection: count, peer: format!("0:{count}").into(), ..span(count) });
             count += 1;
         }
         let found = block.take(read).unwrap();
         assert_eq!(found.len() as u64, count);
-        assert!(count > 60_000 && found.iter().zip(0..).all(|(one, n)| one.peer == format!("0:{n}")));
+        assert!(
+            count > 60_000 && found.iter().zip(0..).all(|(one, n)| one.peer.as_str() == format!("0:{n}"))
+        );
         while !block.is_full() {
-            add(&mut block, &Span { op: "x".repeat(100_000) + &count.to_string(), ..span(0) });
-            add(&mut block, &Span { peer: "é".repeat(100_000), connection: count, ..span(0) });
+            add(&mut block, &Span { op: format!("{count}{}", "x".repeat(100_000)).into(), ..span(0) });
+            add(&mut block, &Span { peer: "é".repeat(100_000).into(), connection: count, ..span(0) });
             count += 1;
         }
         assert!(block.take(<[u8]>::len) < BODY_BYTES_MAX);

@@ -1,6 +1,8 @@
 //! One call as a line of JSON.
 
+use crate::text::{Text, Texts};
 use serde::{Deserialize, Serialize};
+use std::io::Write;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_frames::messages::frames_fn;
 use zazen_namespace::service::namespace_fn;
@@ -28,9 +30,9 @@ pub struct Span {
     #[serde(default)]
     pub queue_ns: u64,
     /// The daemon's name.
-    pub node: String,
+    pub node: Text,
     /// Service and function, such as `frames.push`.
-    pub op: String,
+    pub op: Text,
     /// Bytes that came with the call, beside its arguments.
     pub bytes_in: u64,
     /// Bytes that went with the answer, beside its results.
@@ -42,9 +44,9 @@ pub struct Span {
     /// The caller's connection: unique within a daemon's life.
     pub connection: u64,
     /// The caller's user, process and host, such as `1000:4711@n3`; without `@`, a local one.
-    pub peer: String,
+    pub peer: Text,
     /// `ok`, or the kind of the error.
-    pub outcome: String,
+    pub outcome: Text,
     /// Names a plug-in call, and a forwarded one, in all spans of processes that it went through:
     /// its client chose the number. 0: it has none.
     #[serde(default, skip_serializing_if = "is_none", with = "hex")]
@@ -116,12 +118,10 @@ pub fn op_name(service_id: u16, function: u16) -> std::borrow::Cow<'static, str>
 }
 
 impl Span {
-    /// The span as a line, with its end.
-    pub fn line(&self) -> Result<String> {
-        let mut line = serde_json::to_string(self)
-            .map_err(|error| Error::new(ErrorKind::Io, format!("a span as JSON: {error}")))?;
-        line.push('\n');
-        Ok(line)
+    /// Writes the span as a line, with its end.
+    pub fn write_line(&self, into: &mut impl Write) -> std::io::Result<()> {
+        serde_json::to_writer(&mut *into, self)?;
+        into.write_all(b"\n")
     }
 
     /// When the service had answered: nanoseconds since 1970.
@@ -146,7 +146,7 @@ pub fn read_lines(name: &str, text: &str) -> Result<Vec<Span>> {
     let refuse = |line: usize, why: &str| {
         Err(Error::new(ErrorKind::Corrupt, format!("{name}: line {}: {why}", line + 1)))
     };
-    let mut spans = Vec::new();
+    let (mut spans, mut texts) = (Vec::new(), Texts::default());
     for (number, line) in text.split_inclusive('\n').enumerate() {
         if line.len() > LINE_BYTES_MAX {
             return refuse(number, "is longer than spans are; is it the right file?");
@@ -155,7 +155,12 @@ pub fn read_lines(name: &str, text: &str) -> Result<Vec<Span>> {
             return refuse(number, "was cut: the daemon was killed while it wrote; remove the line");
         };
         match serde_json::from_str::<Span>(line) {
-            Ok(span) if (1..=VERSION).contains(&span.v) => spans.push(span),
+            Ok(mut span) if (1..=VERSION).contains(&span.v) => {
+                for text in [&mut span.node, &mut span.op, &mut span.peer, &mut span.outcome] {
+                    texts.share(text);
+                }
+                spans.push(span);
+            }
             Ok(span) => return refuse(number, &format!("has version {}, not 1 to {VERSION}", span.v)),
             Err(error) => return refuse(number, &format!("is no span: {error}")),
         }
@@ -168,32 +173,38 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn written(span: &Span) -> String {
+        let mut line = Vec::new();
+        span.write_line(&mut line).unwrap();
+        String::from_utf8(line).unwrap()
+    }
+
     fn span() -> Span {
         Span {
             v: VERSION,
             start_ns: 1_700_000_000_000_000_000,
             duration_ns: 42_000,
             queue_ns: 1_000,
-            node: "n0".to_owned(),
-            op: "frames.push".to_owned(),
+            node: "n0".into(),
+            op: "frames.push".into(),
             bytes_in: 430_000,
             bytes_out: 0,
             bytes_moved: 5,
             connection: 7,
-            peer: "1000:4711".to_owned(),
-            outcome: "ok".to_owned(),
+            peer: "1000:4711".into(),
+            outcome: "ok".into(),
             id: 0,
         }
     }
 
     #[test]
     fn golden_line() {
-        let line = span().line().unwrap();
+        let line = written(&span());
         let expected = "{\"v\":3,\"start_ns\":1700000000000000000,\"duration_ns\":42000,\"queue_ns\":1000,\
                         \"node\":\"n0\",\"op\":\"frames.push\",\"bytes_in\":430000,\"bytes_out\":0,\
                         \"bytes_moved\":5,\"connection\":7,\"peer\":\"1000:4711\",\"outcome\":\"ok\"}\n";
         assert_eq!(line, expected);
-        let with_id = Span { id: 0x12_0000_000a, ..span() }.line().unwrap();
+        let with_id = written(&Span { id: 0x12_0000_000a, ..span() });
         assert_eq!(with_id, expected.replace("\"ok\"}", "\"ok\",\"id\":\"000000120000000a\"}"));
     }
 
@@ -204,14 +215,14 @@ mod tests {
                     \"op\":\"frames.push\",\"bytes_in\":430000,\"bytes_out\":0,\"connection\":7,\
                     \"peer\":\"1000:4711\",\"outcome\":\"ok\"}\n";
         assert_eq!(read_lines("old", line).unwrap(), [Span { v: 1, queue_ns: 0, bytes_moved: 0, ..span() }]);
-        let line = Span { v: 2, ..span() }.line().unwrap();
+        let line = written(&Span { v: 2, ..span() });
         assert_eq!(read_lines("old", &line).unwrap(), [Span { v: 2, ..span() }]);
     }
 
     #[test]
     fn a_local_caller_is_on_the_daemons_host() {
         assert_eq!(span().client_host(), "n0");
-        assert_eq!(Span { peer: "0:7@login1".to_owned(), ..span() }.client_host(), "login1");
+        assert_eq!(Span { peer: "0:7@login1".into(), ..span() }.client_host(), "login1");
     }
 
     proptest! {
@@ -220,15 +231,15 @@ mod tests {
         fn lines_survive(
             node in any::<String>(), peer in any::<String>(), start_ns in any::<u64>(), id in any::<u64>()
         ) {
-            let span = Span { node, peer, start_ns, id, ..span() };
-            let text = span.line().unwrap().repeat(2);
+            let span = Span { node: node.into(), peer: peer.into(), start_ns, id, ..span() };
+            let text = written(&span).repeat(2);
             prop_assert_eq!(read_lines("file", &text).unwrap(), [span.clone(), span]);
         }
     }
 
     #[test]
     fn damaged_files_are_refused_by_line() {
-        let good = span().line().unwrap();
+        let good = written(&span());
         let check = |text: String, expected: &str| {
             let message = read_lines("a.spans.jsonl", &text).unwrap_err().to_string();
             assert!(message.contains("a.spans.jsonl: line 2") && message.contains(expected), "{message}");

@@ -1,7 +1,7 @@
 //! `zazen sim calibrate`, `validate` and `export`: from what daemons recorded to parameters, to how
 //! far these are from other recordings, and to pictures.
 
-use super::files::write_whole;
+use super::files::{write_whole, write_whole_by};
 use crate::output::{self, Lines, Table};
 use clap::{Args, ValueEnum};
 use std::io::Read;
@@ -13,8 +13,6 @@ use zazen_spans::{HEAD_BYTES, Head, LINES_SUFFIX, SUFFIX, Span};
 
 /// The longest file of lines.
 const LINES_BYTES_MAX: u64 = 4 << 30;
-/// What a text takes beside its bytes.
-const ALLOCATION_BYTES: u64 = 16;
 
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
@@ -166,11 +164,10 @@ pub(crate) fn validate(arguments: &Validate) -> Result<()> {
 
 pub(crate) fn export(arguments: &Export) -> Result<()> {
     let spans = spans_of(&arguments.spans)?;
-    let text = match arguments.format {
-        Format::Perfetto => zazen_spans::perfetto(&spans),
-        Format::Jsonl => spans.iter().map(Span::line).collect::<Result<String>>()?,
-    };
-    write_whole(&arguments.out, text)?;
+    write_whole_by(&arguments.out, |into| match arguments.format {
+        Format::Perfetto => zazen_spans::perfetto(&spans, into),
+        Format::Jsonl => spans.iter().try_for_each(|span| span.write_line(into)),
+    })?;
     output::note(format!("{}: {} spans", arguments.out.display(), spans.len()));
     Ok(())
 }
@@ -236,16 +233,10 @@ impl Spans {
         Spans { all: Vec::new(), bytes: 0, bytes_max }
     }
 
-    /// Counts the spans from `first` on.
-    fn look(&mut self, first: usize, file: &Path) -> Result<()> {
-        let text = |text: &String| text.len() as u64 + ALLOCATION_BYTES;
-        self.bytes += self.all[first..]
-            .iter()
-            .map(|span| {
-                let texts = [&span.node, &span.op, &span.peer, &span.outcome].map(text);
-                size_of::<Span>() as u64 + texts.iter().sum::<u64>()
-            })
-            .sum::<u64>();
+    /// Counts the spans from `first` on. Their texts, which they share, were read from so many
+    /// bytes.
+    fn look(&mut self, first: usize, text_bytes: usize, file: &Path) -> Result<()> {
+        self.bytes += (size_of_val(&self.all[first..]) + text_bytes) as u64;
         if self.bytes > self.bytes_max {
             return Err(Error::new(
                 ErrorKind::TooLarge,
@@ -290,7 +281,7 @@ impl Spans {
             }
             let first = self.all.len();
             head.body(&body, &mut self.all).map_err(refuse)?;
-            self.look(first, path)?;
+            self.look(first, head.body_bytes, path)?;
             at += (HEAD_BYTES + head.body_bytes) as u64;
         }
     }
@@ -300,6 +291,6 @@ impl Spans {
         let text = crate::parse::text_file(path, LINES_BYTES_MAX, "spans")?;
         let first = self.all.len();
         self.all.extend(zazen_spans::read_lines(&path.display().to_string(), &text)?);
-        self.look(first, path)
+        self.look(first, text.len(), path)
     }
 }
