@@ -117,16 +117,27 @@ impl Step {
     }
 }
 
-/// A message on its way, at fidelity `hop`.
+/// A message on its way, at fidelity `hop`. Half a cache line, since each hop touches another one.
 #[derive(Clone, Copy)]
 struct Message<E> {
     to: u32,
+    /// The router behind the links that are known.
     router: u32,
     bytes: u64,
-    /// The longest time that it occupied a link: its tail arrives so much later than its head.
-    tail_ps: u64,
     token: E,
+    /// The next link's place in [`Network::free_ps`]: the first of those that are known.
+    link: u32,
+    /// How many are known, and which links the message crossed: see the constants.
+    known: u32,
 }
+
+/// Of [`Message::known`]: the links' numbers fall.
+const FALLING: u32 = 1 << 31;
+/// It crossed links between routers, of this class.
+const CROSSED_FABRIC: u32 = 1 << 30;
+const CROSSED_GLOBAL: u32 = 1 << 29;
+/// How many links are known; 0: the next one is the receiver's interface.
+const KNOWN: u32 = CROSSED_GLOBAL - 1;
 
 /// A network between the nodes `0 .. nodes`.
 pub struct Network<E> {
@@ -290,7 +301,8 @@ impl<E: Copy + From<Step>> Network<E> {
         let sending = &mut self.free_ps[from as usize];
         let head = (now_ps + overhead_ps).max(*sending);
         *sending = head.saturating_add(length.max(gap_ps));
-        let message = Message { to, router: self.topology.home(from), bytes, tail_ps: length, token };
+        let router = self.topology.home(from);
+        let message = self.ahead(Message { to, router, bytes, token, link: 0, known: 0 });
         let number = match self.unused.pop() {
             Some(number) => {
                 self.messages[number as usize] = message;
@@ -304,6 +316,21 @@ impl<E: Copy + From<Step>> Network<E> {
         queue.schedule(head.saturating_add(latency_ps), to, Step::Hop(number).into());
     }
 
+    /// The message with the links that come after those that it knew.
+    fn ahead(&self, mut message: Message<E>) -> Message<E> {
+        message.known &= CROSSED_FABRIC | CROSSED_GLOBAL;
+        match self.topology.run(message.router, message.to) {
+            Some(run) => {
+                message.link = 2 * self.nodes + run.link;
+                // Fewer than nodes, and those have 26 bits.
+                message.known |= run.links | if run.rises { 0 } else { FALLING };
+                message.router = run.router;
+            }
+            None => message.link = self.nodes + message.to,
+        }
+        message
+    }
+
     /// A [`Step::Hop`] of this message is some events ahead.
     #[inline]
     pub fn expect_hop(&self, number: u32) {
@@ -314,11 +341,7 @@ impl<E: Copy + From<Step>> Network<E> {
     #[inline]
     pub fn expect_link(&self, number: u32) {
         let Some(message) = self.messages.get(number as usize) else { return };
-        let link = match self.topology.next(message.router, message.to) {
-            Some(hop) => 2 * self.nodes + hop.link,
-            None => self.nodes + message.to,
-        };
-        soon(self.free_ps.get(link as usize));
+        soon(self.free_ps.get(message.link as usize));
     }
 
     /// An event of the network's own came out of the queue.
@@ -334,28 +357,44 @@ impl<E: Copy + From<Step>> Network<E> {
     /// A message reached a router: it goes on, or into the receiver's interface.
     fn on_hop(&mut self, queue: &mut impl Schedule<E>, now_ps: u64, number: u32) {
         let mut message = self.messages[number as usize];
-        match self.topology.next(message.router, message.to) {
-            Some(hop) => {
-                let (rate, hop_ps) = self.costs.of(self.topology.class(hop.link));
-                let length = rate.time_ps(message.bytes);
-                let free = &mut self.free_ps[(2 * self.nodes + hop.link) as usize];
-                let start = now_ps.max(*free);
-                *free = start.saturating_add(length);
-                message.tail_ps = message.tail_ps.max(length);
-                message.router = hop.router;
-                self.messages[number as usize] = message;
-                queue.schedule(start.saturating_add(hop_ps), message.to, Step::Hop(number).into());
-            }
-            None => {
-                let length = self.costs.interface.time_ps(message.bytes);
-                let free = &mut self.free_ps[(self.nodes + message.to) as usize];
-                let start = now_ps.max(*free);
-                *free = start.saturating_add(length);
-                self.unused.push(number);
-                let arrival = start.saturating_add(message.tail_ps).saturating_add(self.costs.overhead_ps);
-                queue.schedule(arrival, message.to, message.token);
-            }
+        let free = &mut self.free_ps[message.link as usize];
+        let start = now_ps.max(*free);
+        if message.known & KNOWN == 0 {
+            let length = self.costs.interface.time_ps(message.bytes);
+            *free = start.saturating_add(length);
+            self.unused.push(number);
+            let arrival = start.saturating_add(self.tail_ps(&message)).saturating_add(self.costs.overhead_ps);
+            queue.schedule(arrival, message.to, message.token);
+            return;
         }
+        let class = self.topology.class(message.link - 2 * self.nodes);
+        let (rate, hop_ps) = self.costs.of(class);
+        *free = start.saturating_add(rate.time_ps(message.bytes));
+        message.known |= if class == Class::Global { CROSSED_GLOBAL } else { CROSSED_FABRIC };
+        message.known -= 1;
+        if message.known & KNOWN == 0 {
+            message = self.ahead(message);
+        } else if message.known & FALLING == 0 {
+            message.link += 1;
+        } else {
+            message.link -= 1;
+        }
+        self.messages[number as usize] = message;
+        queue.schedule(start.saturating_add(hop_ps), message.to, Step::Hop(number).into());
+    }
+
+    /// The longest time that a message occupied a link: its tail arrives so much later than its
+    /// head.
+    fn tail_ps(&self, message: &Message<E>) -> u64 {
+        let Costs { interface, fabric, global, .. } = self.costs;
+        let mut slowest = interface;
+        if message.known & CROSSED_FABRIC != 0 {
+            slowest = slowest.slower(fabric);
+        }
+        if message.known & CROSSED_GLOBAL != 0 {
+            slowest = slowest.slower(global);
+        }
+        slowest.time_ps(message.bytes)
     }
 
     /// A flow may have ended.

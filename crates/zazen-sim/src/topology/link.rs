@@ -20,3 +20,16 @@ pub struct Hop {
     /// Where it leads.
     pub router: u32,
 }
+
+/// The beginning of a route: links whose numbers follow each other, at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The first link.
+    pub link: u32,
+    /// How many links these are.
+    pub links: u32,
+    /// Whether the numbers rise; else they fall.
+    pub rises: bool,
+    /// Where the last link leads.
+    pub router: u32,
+}

@@ -13,7 +13,7 @@ mod torus;
 
 pub use dragonfly::Dragonfly;
 pub use fat_tree::FatTree;
-pub use link::{Class, Hop};
+pub use link::{Class, Hop, Run};
 pub use spec::{Shape, parse};
 pub use torus::Torus;
 
@@ -58,6 +58,17 @@ impl Topology {
             Topology::Torus(torus) => torus.next(router, to),
             Topology::FatTree(tree) => tree.next(router, to),
             Topology::Dragonfly(dragonfly) => dragonfly.next(router, to),
+        }
+    }
+
+    /// The same, with as many links as can be told at once.
+    pub fn run(&self, router: u32, to: u32) -> Option<Run> {
+        match self {
+            Topology::Torus(torus) => torus.run(router, to),
+            _ => {
+                let Hop { link, router } = self.next(router, to)?;
+                Some(Run { link, links: 1, rises: true, router })
+            }
         }
     }
 

@@ -30,6 +30,7 @@ fn check(text: &str, nodes: u32) {
             let mut walked = Vec::new();
             topology.walk(from, to, |link| walked.push(link));
             assert_eq!(walked, route);
+            assert_eq!(by_runs(&topology, from, to), route, "{text}: {from} to {to}");
         }
     }
     if matches!(topology, Topology::Dragonfly(_)) {
@@ -55,6 +56,18 @@ fn check(text: &str, nodes: u32) {
             assert_eq!(topology.hops(from, to), distance[&topology.home(to)], "{text}: {from} to {to}");
         }
     }
+}
+
+/// The links of a route as its runs tell them.
+fn by_runs(topology: &Topology, from: u32, to: u32) -> Vec<u32> {
+    let (mut router, mut route) = (topology.home(from), Vec::new());
+    while let Some(run) = topology.run(router, to) {
+        let at = |step| if run.rises { run.link + step } else { run.link - step };
+        route.extend((0..run.links).map(at));
+        router = run.router;
+    }
+    assert_eq!(router, topology.home(to));
+    route
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The torus: routers on a grid that wraps around, one node each; routes go dimension by dimension,
 //! the shorter way around, and upwards where both ways are equally long.
 
-use super::link::Hop;
+use super::link::{Hop, Run};
 
 /// A torus of any number of dimensions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,14 +30,28 @@ impl Torus {
     }
 
     pub(super) fn next(&self, router: u32, to: u32) -> Option<Hop> {
+        self.ahead(router, to, 1).map(|Run { link, router, .. }| Hop { link, router })
+    }
+
+    /// Along one line, to its end or to where it wraps around.
+    pub(super) fn run(&self, router: u32, to: u32) -> Option<Run> {
+        self.ahead(router, to, u32::MAX)
+    }
+
+    /// At most so many links.
+    fn ahead(&self, router: u32, to: u32, links_max: u32) -> Option<Run> {
         let (mut at, mut goal, mut stride) = (router, to, 1);
         for (dimension, size) in self.sizes.iter().enumerate() {
             let (here, there) = (at % size, goal % size);
             if here != there {
-                let (_, up) = steps(here, there, *size);
-                let after = neighbour(here, *size, up);
-                let link = self.line(router, dimension, stride, up) + here;
-                return Some(Hop { link, router: router - here * stride + after * stride });
+                let (count, rises) = steps(here, there, *size);
+                let before_wrapping = if rises { size - here } else { here + 1 };
+                let links = count.min(before_wrapping).min(links_max);
+                let after = if rises { here + links } else { here + size - links };
+                let after = if after >= *size { after - size } else { after };
+                let link = self.line(router, dimension, stride, rises) + here;
+                let router = router - here * stride + after * stride;
+                return Some(Run { link, links, rises, router });
             }
             (at, goal, stride) = (at / size, goal / size, stride * size);
         }
