@@ -98,6 +98,20 @@ impl<E: Copy + From<Turn>> Daemons<E> {
         None
     }
 
+    /// The same, and `done` comes out of the queue in any case.
+    pub fn serve_until(
+        &mut self,
+        queue: &mut impl Schedule<E>,
+        now_ps: u64,
+        node: u32,
+        service_ps: u64,
+        done: E,
+    ) {
+        if let Some(end_ps) = self.serve(queue, now_ps, node, service_ps, done) {
+            queue.schedule(end_ps, node, done);
+        }
+    }
+
     /// When a request is done that comes at `now_ps` to daemons that serve in turn: a FIFO queue
     /// with k servers.
     pub(crate) fn in_turn(&mut self, now_ps: u64, node: u32, service_ps: u64) -> u64 {
@@ -192,9 +206,7 @@ mod tests {
                 Event::Come(number) => {
                     let (_, service) = requests[number as usize];
                     let done = Event::Done(number);
-                    if let Some(end) = daemons.serve(&mut queue, now, 0, service, done) {
-                        queue.push(end, 0, done);
-                    }
+                    daemons.serve_until(&mut queue, now, 0, service, done);
                 }
                 Event::Done(number) => ends[number as usize] = now,
                 Event::Turn(turn) => daemons.turn(&mut queue, now, turn),

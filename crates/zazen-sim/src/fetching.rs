@@ -9,7 +9,7 @@
 use crate::disk::Disks;
 use crate::engine::{Control, Events, Happening, Ran, drive};
 use crate::job::Job;
-use crate::measure::{Histogram, Slowest, Timeline};
+use crate::measure::{Ends, Histogram, Timeline};
 use crate::outcome::{Outcome, Phase};
 use crate::queue::Queue;
 use crate::random::{Random, Stream};
@@ -76,14 +76,12 @@ struct World<'a> {
     flights: Vec<Flights<u64, u32>>,
     reads: Histogram,
     waits: Histogram,
-    ends: Histogram,
-    slowest: Slowest,
+    ends: Ends,
     disk_busy: Timeline,
     store_busy: Timeline,
     decisions: Trace,
     fetched: u64,
     read: u64,
-    last_ps: u64,
 }
 
 /// Runs an analysis. As [`crate::world::run`].
@@ -131,14 +129,12 @@ pub fn run(job: &Job, plan: &Fetching, topology: &Topology, control: Control<'_>
         flights: (0..job.nodes).map(|_| Flights::new(plan.fetchers)).collect(),
         reads: Histogram::new(),
         waits: Histogram::new(),
-        ends: Histogram::new(),
-        slowest: Slowest::default(),
+        ends: Ends::default(),
         disk_busy: Timeline::new(),
         store_busy: Timeline::new(),
         decisions: Trace::default(),
         fetched: 0,
         read: 0,
-        last_ps: 0,
     };
     for rank in &living {
         world.scan(0, *rank, misses::Event::Begin);
@@ -294,11 +290,7 @@ impl World<'_> {
                 self.compute(done, node, rank);
             }
             Take::Wait => row.is_waiting = true,
-            Take::End => {
-                self.ends.add(now_ps);
-                self.slowest.add(now_ps, rank);
-                self.last_ps = self.last_ps.max(now_ps);
-            }
+            Take::End => self.ends.add(now_ps, rank),
         }
     }
 
@@ -314,7 +306,7 @@ impl World<'_> {
             is_metadata: false,
             bytes,
             first_ps: 0,
-            last_ps: self.last_ps,
+            last_ps: self.ends.times.max(),
             times,
         };
         let extra = [
@@ -322,34 +314,18 @@ impl World<'_> {
             ("fetched", self.fetched as f64),
             ("decision_hash", (self.decisions.digest() >> 16) as f64),
         ];
-        let stretch = |(_, rank): &(u64, u32)| self.disks.stretch(rank / job.ranks_per_node);
+        let stretch = |rank: u32| self.disks.stretch(rank / job.ranks_per_node);
         Outcome {
-            workload: job.name.clone(),
-            cluster: job.cluster.name.clone(),
             network,
-            nodes: job.nodes,
-            ranks: job.ranks() as u32,
-            seed: job.seed,
-            fidelity: job.fidelity,
-            makespan_ps: self.last_ps,
             bytes,
-            metadata_ops: 0,
-            messages: 0,
-            message_bytes: 0,
-            ideal_bytes_per_s: 0.0,
-            retries: 0,
-            unfinished: living - self.ends.count() as u32,
-            events: ran.events,
-            trace_hash: ran.trace_hash,
+            unfinished: living - self.ends.count(),
             phases: vec![phase("read", bytes, self.reads), phase("wait", 0, self.waits)],
-            ends: self.ends,
-            slowest_stretch: self.slowest.kept().iter().map(stretch).collect(),
-            slowest: self.slowest,
             busy: vec![
                 ("disk", self.disk_busy, f64::from(job.nodes)),
                 ("shared store", self.store_busy, 0.0),
             ],
             extra: extra.map(|(name, value)| (name.to_owned(), value)).into(),
+            ..Outcome::of(job, ran, self.ends, stretch)
         }
     }
 }

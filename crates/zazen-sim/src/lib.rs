@@ -37,6 +37,7 @@ pub mod record;
 pub mod replay;
 pub mod report;
 pub mod shared_store;
+mod slots;
 pub mod speeds;
 pub mod spread;
 pub mod time;

@@ -194,6 +194,24 @@ impl Slowest {
     }
 }
 
+/// When ranks were done.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ends {
+    pub(crate) times: Histogram,
+    pub(crate) slowest: Slowest,
+}
+
+impl Ends {
+    pub(crate) fn add(&mut self, time_ps: u64, who: u32) {
+        self.times.add(time_ps);
+        self.slowest.add(time_ps, who);
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.times.count() as u32
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,11 +9,12 @@ use crate::daemon::{Daemons, Turn};
 use crate::engine::{Control, Events, Happening, Ran, drive};
 use crate::job::Job;
 use crate::keepers::{Keepers, partitions_of};
-use crate::measure::{Histogram, Slowest};
-use crate::network::{Carrier, Network, Sending, Step};
+use crate::measure::{Ends, Histogram};
+use crate::network::{Network, Sending, Step};
 use crate::outcome::{Outcome, Phase};
 use crate::queue::Queue;
 use crate::random::{Random, Stream};
+use crate::slots::Slots;
 use crate::time::ps;
 use crate::topology::Topology;
 use crate::trace::Trace;
@@ -122,17 +123,14 @@ struct World<'a> {
     /// By partition: its place.
     found: BTreeMap<u32, u32>,
     places: Vec<HostedPartition>,
-    parcels: Vec<Parcel>,
-    unused: Vec<u32>,
+    parcels: Slots<Parcel>,
     ranks: Vec<Rank>,
     running: u32,
     served: u64,
     asked: u64,
     actions: Vec<Action>,
     phases: [Phase; 2],
-    ends: Histogram,
-    slowest: Slowest,
-    makespan_ps: u64,
+    ends: Ends,
 }
 
 /// Memory of a job, in bytes.
@@ -181,17 +179,14 @@ pub fn run(job: &Job, plan: &Names, topology: Topology, control: Control<'_>) ->
         settings,
         found: BTreeMap::new(),
         places: Vec::new(),
-        parcels: Vec::new(),
-        unused: Vec::new(),
+        parcels: Slots::default(),
         ranks: (0..ranks).map(|_| rank()).collect(),
         running: ranks,
         served: 0,
         asked: 0,
         actions: Vec::new(),
         phases: [phase("mkdir"), phase("create")],
-        ends: Histogram::new(),
-        slowest: Slowest::default(),
-        makespan_ps: 0,
+        ends: Ends::default(),
     };
     for rank in 0..ranks {
         world.queue.push(0, rank / job.ranks_per_node, Event::Begin(rank));
@@ -223,16 +218,14 @@ impl Events for World<'_> {
             Event::Begin(rank) => self.begin(now_ps, rank)?,
             Event::Arrive(parcel) => {
                 let daemon = &self.job.cluster.daemon;
-                let service = match self.parcels[parcel as usize] {
+                let service = match self.parcels[parcel] {
                     Parcel::Peer { .. } => &daemon.lookup_us,
                     _ => &daemon.insert_us,
                 };
                 self.asked += 1;
                 let service_ps = service.draw_ps(self.random, node, Stream::Service, self.asked);
                 let done = Event::Served(parcel);
-                if let Some(end_ps) = self.daemons.serve(&mut self.queue, now_ps, node, service_ps, done) {
-                    self.queue.push(end_ps, node, done);
-                }
+                self.daemons.serve_until(&mut self.queue, now_ps, node, service_ps, done);
             }
             Event::Served(parcel) => self.serve(now_ps, parcel)?,
             Event::Answer(parcel) => {
@@ -270,9 +263,7 @@ impl World<'_> {
             })
         } else {
             self.running -= 1;
-            self.ends.add(now_ps);
-            self.slowest.add(now_ps, rank);
-            self.makespan_ps = self.makespan_ps.max(now_ps);
+            self.ends.add(now_ps, rank);
             return Ok(());
         };
         let (errand, asks) = Errand::new(operation, &row.layouts);
@@ -317,26 +308,13 @@ impl World<'_> {
             Parcel::Answer { .. } => (true, daemon.reply_bytes),
             _ => (false, daemon.request_bytes),
         };
-        let number = match self.unused.pop() {
-            Some(number) => {
-                self.parcels[number as usize] = parcel;
-                number
-            }
-            None => {
-                self.parcels.push(parcel);
-                self.parcels.len() as u32 - 1
-            }
-        };
+        let number = self.parcels.put(parcel);
         let event = if is_answer { Event::Answer(number) } else { Event::Arrive(number) };
-        match from == to {
-            true => self.queue.push(now_ps, to, event),
-            false => self.network.send(&mut self.queue, Sending { now: now_ps, from, to, bytes }, event),
-        }
+        self.network.bring(&mut self.queue, Sending { now: now_ps, from, to, bytes }, event);
     }
 
     fn take(&mut self, parcel: u32) -> Parcel {
-        self.unused.push(parcel);
-        std::mem::replace(&mut self.parcels[parcel as usize], Parcel::Unused)
+        std::mem::replace(self.parcels.give_up(parcel), Parcel::Unused)
     }
 
     /// Where a partition is; it begins to be there.
@@ -488,7 +466,6 @@ impl World<'_> {
 
     fn outcome(self, ran: Ran) -> Outcome {
         let job = self.job;
-        let (messages, message_bytes) = self.network.sent();
         let entries: u64 = self.places.iter().map(|place| place.partition.entries()).sum();
         let busiest = self.places.iter().map(|place| place.partition.entries()).max().unwrap_or(0);
         let nodes: std::collections::BTreeSet<u32> = self.places.iter().map(|place| place.node).collect();
@@ -503,35 +480,17 @@ impl World<'_> {
         ];
         let mut phases: Vec<Phase> = self.phases.into();
         phases.retain(|phase| phase.times.count() > 0);
-        let ranks = self.ranks.len() as u32;
         Outcome {
-            workload: job.name.clone(),
-            cluster: job.cluster.name.clone(),
-            network: self.network.topology().name(),
-            nodes: job.nodes,
-            ranks,
-            seed: job.seed,
-            fidelity: job.fidelity,
-            makespan_ps: self.makespan_ps,
-            bytes: 0,
             metadata_ops: self.served,
-            messages,
-            message_bytes,
-            ideal_bytes_per_s: 0.0,
-            retries: 0,
-            unfinished: ranks - self.ends.count() as u32,
-            events: ran.events,
-            trace_hash: ran.trace_hash,
+            unfinished: self.ranks.len() as u32 - self.ends.count(),
             phases,
-            ends: self.ends,
-            slowest_stretch: vec![1.0; self.slowest.kept().len()],
-            slowest: self.slowest,
             busy: vec![(
                 "daemon",
                 self.daemons.into_busy(),
                 f64::from(job.nodes) * f64::from(job.cluster.daemon.workers),
             )],
             extra: extra.map(|(name, value)| (name.to_owned(), value)).into(),
+            ..Outcome::of(job, ran, self.ends, |_| 1.0).over(&self.network)
         }
     }
 }

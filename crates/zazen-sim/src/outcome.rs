@@ -1,7 +1,9 @@
 //! What a run found.
 
-use crate::measure::{Histogram, Slowest, Timeline};
-use crate::network::Fidelity;
+use crate::engine::Ran;
+use crate::job::Job;
+use crate::measure::{Ends, Histogram, Slowest, Timeline};
+use crate::network::{Fidelity, Network, Step};
 use crate::time::seconds;
 use serde::Serialize;
 
@@ -97,6 +99,42 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// What all worlds tell alike; the rest is empty. `stretch` says how much longer a byte takes
+    /// on a rank's disk than on a typical one.
+    pub(crate) fn of(job: &Job, ran: Ran, ends: Ends, stretch: impl Fn(u32) -> f64) -> Outcome {
+        Outcome {
+            workload: job.name.clone(),
+            cluster: job.cluster.name.clone(),
+            network: String::new(),
+            nodes: job.nodes,
+            ranks: job.ranks() as u32,
+            seed: job.seed,
+            fidelity: job.fidelity,
+            makespan_ps: ends.times.max(),
+            bytes: 0,
+            metadata_ops: 0,
+            messages: 0,
+            message_bytes: 0,
+            ideal_bytes_per_s: 0.0,
+            retries: 0,
+            unfinished: 0,
+            events: ran.events,
+            trace_hash: ran.trace_hash,
+            phases: Vec::new(),
+            slowest_stretch: ends.slowest.kept().iter().map(|(_, rank)| stretch(*rank)).collect(),
+            ends: ends.times,
+            slowest: ends.slowest,
+            busy: Vec::new(),
+            extra: Vec::new(),
+        }
+    }
+
+    /// With what the network carried.
+    pub(crate) fn over<E: Copy + From<Step>>(self, network: &Network<E>) -> Outcome {
+        let (messages, message_bytes) = network.sent();
+        Outcome { network: network.topology().name(), messages, message_bytes, ..self }
+    }
+
     /// Bytes per second of the makespan.
     pub fn bytes_per_s(&self) -> f64 {
         ratio(self.bytes as f64, seconds(self.makespan_ps))

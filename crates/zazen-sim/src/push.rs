@@ -10,11 +10,12 @@ use crate::daemon::{Daemons, Turn};
 use crate::disk::Disks;
 use crate::engine::{Control, Events, Happening, Ran, drive};
 use crate::job::Job;
-use crate::measure::{Histogram, Slowest, Timeline};
-use crate::network::{Carrier, Network, Sending, Step};
+use crate::measure::{Ends, Histogram, Timeline};
+use crate::network::{Network, Sending, Step};
 use crate::outcome::{Outcome, Phase};
 use crate::queue::Queue;
 use crate::random::{Random, Stream};
+use crate::slots::Slots;
 use crate::time::{Rate, ps};
 use crate::topology::Topology;
 use crate::trace::Trace;
@@ -93,12 +94,10 @@ struct World<'a> {
     made: Vec<u32>,
     caches: Caches,
     is_dead: Vec<bool>,
-    flights: Vec<Flight>,
-    unused: Vec<u32>,
+    flights: Slots<Flight>,
     actions: Vec<Action>,
     times: Histogram,
-    ends: Histogram,
-    slowest: Slowest,
+    ends: Ends,
     disk_busy: Timeline,
     stored_bytes: u64,
     decisions: Trace,
@@ -135,12 +134,10 @@ pub fn run(job: &Job, plan: &Push, topology: Topology, control: Control<'_>) -> 
         made: vec![0; nodes as usize],
         caches: Caches::new(nodes, plan.budget_bytes, plan.old_bytes),
         is_dead: (0..nodes).map(|node| random.uniform(node, Stream::Failure, 0) < dead).collect(),
-        flights: Vec::new(),
-        unused: Vec::new(),
+        flights: Slots::default(),
         actions: Vec::new(),
         times: Histogram::new(),
-        ends: Histogram::new(),
-        slowest: Slowest::default(),
+        ends: Ends::default(),
         disk_busy: Timeline::new(),
         stored_bytes: 0,
         decisions: Trace::default(),
@@ -188,7 +185,7 @@ impl Events for World<'_> {
             Event::Served(number) => self.store(now_ps, number),
             Event::Stored(number) => self.reply(now_ps, number),
             Event::Answer(number) => {
-                let flight = self.forget(number);
+                let flight = *self.flights.give_up(number);
                 let (frame, node) = (flight.frame, flight.node as usize);
                 let input = match flight.is_full {
                     true => Input::Full { frame, node },
@@ -197,7 +194,7 @@ impl Events for World<'_> {
                 self.step(now_ps, flight.writer, input);
             }
             Event::Silence(number) => {
-                let flight = self.forget(number);
+                let flight = *self.flights.give_up(number);
                 let input = Input::Failed { frame: flight.frame, node: flight.node as usize };
                 self.step(now_ps, flight.writer, input);
             }
@@ -207,11 +204,6 @@ impl Events for World<'_> {
 }
 
 impl World<'_> {
-    fn forget(&mut self, number: u32) -> Flight {
-        self.unused.push(number);
-        self.flights[number as usize]
-    }
-
     /// Gives the shipped writer an event, and does what it decides.
     fn step(&mut self, now_ps: u64, writer: u32, input: Input) {
         let mut actions = std::mem::take(&mut self.actions);
@@ -234,8 +226,7 @@ impl World<'_> {
                         self.times.add(now_ps.saturating_sub(begun_ps));
                     }
                     if frame.get() + 1 == u64::from(self.plan.frames) {
-                        self.ends.add(now_ps);
-                        self.slowest.add(now_ps, writer);
+                        self.ends.add(now_ps, writer);
                     }
                 }
             }
@@ -245,27 +236,14 @@ impl World<'_> {
 
     fn send(&mut self, now_ps: u64, writer: u32, frame: FrameNo, node: u32) {
         let flight = Flight { writer, frame, node, is_full: false };
-        let number = match self.unused.pop() {
-            Some(number) => {
-                self.flights[number as usize] = flight;
-                number
-            }
-            None => {
-                self.flights.push(flight);
-                self.flights.len() as u32 - 1
-            }
-        };
-        if node == writer {
-            self.queue.push(now_ps, node, Event::Arrive(number));
-        } else {
-            let bytes = self.plan.frame_bytes + self.job.cluster.daemon.request_bytes;
-            let sending = Sending { now: now_ps, from: writer, to: node, bytes };
-            self.network.send(&mut self.queue, sending, Event::Arrive(number));
-        }
+        let number = self.flights.put(flight);
+        let bytes = self.plan.frame_bytes + self.job.cluster.daemon.request_bytes;
+        let sending = Sending { now: now_ps, from: writer, to: node, bytes };
+        self.network.bring(&mut self.queue, sending, Event::Arrive(number));
     }
 
     fn arrive(&mut self, now_ps: u64, number: u32) {
-        let flight = self.flights[number as usize];
+        let flight = self.flights[number];
         let node = flight.node;
         if self.is_dead[node as usize] {
             let timeout_ps = ps(self.job.cluster.failures.timeout_ms * 1e-3);
@@ -283,9 +261,9 @@ impl World<'_> {
 
     /// The daemon stores a frame, or has no room for it.
     fn store(&mut self, served_ps: u64, number: u32) {
-        let node = self.flights[number as usize].node;
+        let node = self.flights[number].node;
         if !self.caches.put(node, self.plan.frame_bytes) {
-            self.flights[number as usize].is_full = true;
+            self.flights[number].is_full = true;
             self.queue.push(served_ps, node, Event::Stored(number));
             return;
         }
@@ -296,14 +274,10 @@ impl World<'_> {
     }
 
     fn reply(&mut self, now_ps: u64, number: u32) {
-        let flight = self.flights[number as usize];
-        if flight.node == flight.writer {
-            self.queue.push(now_ps, flight.writer, Event::Answer(number));
-            return;
-        }
+        let flight = self.flights[number];
         let bytes = self.job.cluster.daemon.reply_bytes;
         let sending = Sending { now: now_ps, from: flight.node, to: flight.writer, bytes };
-        self.network.send(&mut self.queue, sending, Event::Answer(number));
+        self.network.bring(&mut self.queue, sending, Event::Answer(number));
     }
 
     fn outcome(self, ran: Ran) -> Outcome {
@@ -319,7 +293,6 @@ impl World<'_> {
             total.node_deaths += counters.node_deaths;
             total.bytes_pushed += counters.bytes_pushed;
         }
-        let (messages, message_bytes) = self.network.sent();
         let extra = [
             ("frames", total.submitted as f64),
             ("pushed", total.pushed as f64),
@@ -342,31 +315,16 @@ impl World<'_> {
             last_ps: self.last_ps,
             times: self.times,
         };
-        let stretch = |(_, node): &(u64, u32)| self.disks.stretch(*node);
         Outcome {
-            workload: job.name.clone(),
-            cluster: job.cluster.name.clone(),
-            network: self.network.topology().name(),
-            nodes: job.nodes,
             ranks: job.nodes,
-            seed: job.seed,
-            fidelity: job.fidelity,
             makespan_ps: self.last_ps,
             bytes: total.bytes_pushed,
-            metadata_ops: 0,
-            messages,
-            message_bytes,
-            ideal_bytes_per_s: 0.0,
             retries: total.resent,
             unfinished: self.writers.iter().filter(|writer| writer.in_flight() > 0).count() as u32,
-            events: ran.events,
-            trace_hash: ran.trace_hash,
             phases: vec![phase],
-            ends: self.ends,
-            slowest_stretch: self.slowest.kept().iter().map(stretch).collect(),
-            slowest: self.slowest,
             busy: vec![("disk", self.disk_busy, f64::from(job.nodes))],
             extra: extra.map(|(name, value)| (name.to_owned(), value)).into(),
+            ..Outcome::of(job, ran, self.ends, |node| self.disks.stretch(node)).over(&self.network)
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::daemon::{Daemons, Turn};
 use crate::disk::Disks;
 use crate::engine::{Control, Events, Happening, Ran, drive};
 use crate::job::Job;
-use crate::measure::{Histogram, Slowest, Timeline};
+use crate::measure::{Ends, Histogram, Timeline};
 use crate::network::{Carrier, Fidelity, Network, Sending, Step};
 use crate::outcome::{Outcome, Phase};
 use crate::placement::owner;
@@ -163,15 +163,13 @@ struct World<'a> {
     fuse_rate: Rate,
     timeout_ps: u64,
     phases: Vec<Phase>,
-    ends: Histogram,
-    slowest: Slowest,
+    ends: Ends,
     disk_busy: Timeline,
     shared_busy: Timeline,
     steps: u64,
     bytes: u64,
     metadata_ops: u64,
     retries: u64,
-    makespan_ps: u64,
     /// Who waits for the others.
     at_barrier: Vec<u32>,
 }
@@ -238,15 +236,13 @@ fn run_program(
         fuse_rate: cluster.fuse_rate(),
         timeout_ps: ps(cluster.failures.timeout_ms * 1e-3),
         phases: phases(program),
-        ends: Histogram::new(),
-        slowest: Slowest::default(),
+        ends: Ends::default(),
         disk_busy: Timeline::new(),
         shared_busy: Timeline::new(),
         steps: 0,
         bytes: 0,
         metadata_ops: 0,
         retries: 0,
-        makespan_ps: 0,
         at_barrier: Vec::new(),
     };
     world.begin();
@@ -441,9 +437,7 @@ impl<'a> World<'a> {
             let Some(step) = steps[..row.end as usize].get(row.at as usize) else {
                 row.is_running = false;
                 self.running -= 1;
-                self.ends.add(now_ps);
-                self.slowest.add(now_ps, rank);
-                self.makespan_ps = self.makespan_ps.max(now_ps);
+                self.ends.add(now_ps, rank);
                 return;
             };
             if let Op::Repeat { back, times, counter } = step.op {
@@ -482,14 +476,9 @@ impl<'a> World<'a> {
             }
             Op::Meta(_, place) => {
                 let Some(server) = self.server(rank, *place) else { return self.give_up(rank) };
-                if server != node {
-                    let bytes = self.cluster.daemon.request_bytes;
-                    let sending = Sending { now: now_ps + self.fuse_ps, from: node, to: server, bytes };
-                    self.network.send(&mut self.queue, sending, Event::Arrive(rank));
-                } else {
-                    self.queue.push(now_ps + self.fuse_ps, node, Event::Arrive(rank));
-                }
-                return;
+                let bytes = self.cluster.daemon.request_bytes;
+                let sending = Sending { now: now_ps + self.fuse_ps, from: node, to: server, bytes };
+                return self.network.bring(&mut self.queue, sending, Event::Arrive(rank));
             }
             Op::Write(bytes, At::Shared) => self.transfer(now_ps, node, *bytes),
             Op::Write(bytes, _) => {
@@ -620,9 +609,7 @@ impl<'a> World<'a> {
             service_ps += ps((2.0 * (network.latency_us + 2.0 * network.overhead_us)) * 1e-6);
         }
         let done = Event::Served(rank);
-        if let Some(end_ps) = self.daemons.serve(&mut self.queue, now_ps, node, service_ps, done) {
-            self.queue.push(end_ps, node, done);
-        }
+        self.daemons.serve_until(&mut self.queue, now_ps, node, service_ps, done);
     }
 
     fn served(&mut self, now_ps: u64, node: u32, rank: u32) {
@@ -675,10 +662,6 @@ impl<'a> World<'a> {
 
     fn outcome(self, ran: Ran) -> Outcome {
         let job = self.job;
-        let (messages, message_bytes) = self.network.sent();
-        let slowest_stretch = self.slowest.kept().iter();
-        let slowest_stretch =
-            slowest_stretch.map(|(_, rank)| self.disks.stretch(rank / job.ranks_per_node)).collect();
         let nodes = f64::from(job.nodes);
         let workers = f64::from(self.cluster.daemon.workers);
         let mut phases = self.phases;
@@ -689,34 +672,20 @@ impl<'a> World<'a> {
         for phase in &mut phases {
             phase.first_ps = phase.first_ps.min(phase.last_ps);
         }
+        let stretch = |rank: u32| self.disks.stretch(rank / job.ranks_per_node);
         Outcome {
-            workload: job.name.clone(),
-            cluster: self.cluster.name.clone(),
-            network: self.network.topology().name(),
-            nodes: job.nodes,
-            ranks: job.nodes * job.ranks_per_node,
-            seed: job.seed,
-            fidelity: job.fidelity,
-            makespan_ps: self.makespan_ps,
             bytes: self.bytes,
             metadata_ops: self.metadata_ops,
-            messages,
-            message_bytes,
             ideal_bytes_per_s: ideal(job, self.program),
             retries: self.retries,
-            unfinished: self.started - self.ends.count() as u32,
-            events: ran.events,
-            trace_hash: ran.trace_hash,
+            unfinished: self.started - self.ends.count(),
             phases,
-            ends: self.ends,
-            slowest: self.slowest,
-            slowest_stretch,
             busy: vec![
                 ("disk", self.disk_busy, nodes),
                 ("daemon", self.daemons.into_busy(), nodes * workers),
                 ("shared store", self.shared_busy, 0.0),
             ],
-            extra: Vec::new(),
+            ..Outcome::of(job, ran, self.ends, stretch).over(&self.network)
         }
     }
 }

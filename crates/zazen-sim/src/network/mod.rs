@@ -16,6 +16,7 @@ mod seam;
 pub use seam::{Carrier, Schedule, Sending};
 
 use crate::prefetch::soon;
+use crate::slots::Slots;
 use crate::time::Rate;
 use crate::topology::{Class, Topology};
 use flows::Flows;
@@ -147,8 +148,7 @@ pub struct Network<E> {
     costs: Costs,
     /// When each link is free: transmitting interfaces, receiving ones, then links between routers.
     free_ps: Vec<u64>,
-    messages: Vec<Message<E>>,
-    unused: Vec<u32>,
+    messages: Slots<Message<E>>,
     flows: Flows<E>,
     messages_sent: u64,
     bytes_sent: u64,
@@ -171,8 +171,7 @@ impl<E: Copy + From<Step>> Network<E> {
             nodes,
             costs,
             free_ps: vec![0; reserved as usize],
-            messages: Vec::new(),
-            unused: Vec::new(),
+            messages: Slots::default(),
             flows: Flows::new(flow_links as usize),
             messages_sent: 0,
             bytes_sent: 0,
@@ -203,6 +202,14 @@ impl<E: Copy + From<Step>> Network<E> {
     /// Time that transmitting interfaces were busy so far, in all.
     pub fn busy_ps(&self) -> u64 {
         self.busy_ps
+    }
+
+    /// Sends a message to any node; the sender itself has it at once.
+    pub fn bring(&mut self, queue: &mut impl Schedule<E>, sending: Sending, token: E) {
+        match sending.from == sending.to {
+            true => queue.schedule(sending.now, sending.to, token),
+            false => self.carry(queue, sending, token),
+        }
     }
 
     fn carry(&mut self, queue: &mut impl Schedule<E>, sending: Sending, token: E) {
@@ -303,16 +310,7 @@ impl<E: Copy + From<Step>> Network<E> {
         *sending = head.saturating_add(length.max(gap_ps));
         let router = self.topology.home(from);
         let message = self.ahead(Message { to, router, bytes, token, link: 0, known: 0 });
-        let number = match self.unused.pop() {
-            Some(number) => {
-                self.messages[number as usize] = message;
-                number
-            }
-            None => {
-                self.messages.push(message);
-                self.messages.len() as u32 - 1
-            }
-        };
+        let number = self.messages.put(message);
         queue.schedule(head.saturating_add(latency_ps), to, Step::Hop(number).into());
     }
 
@@ -334,13 +332,13 @@ impl<E: Copy + From<Step>> Network<E> {
     /// A [`Step::Hop`] of this message is some events ahead.
     #[inline]
     pub fn expect_hop(&self, number: u32) {
-        soon(self.messages.get(number as usize));
+        soon(self.messages.get(number));
     }
 
     /// The same, in a few events: now the message is near, and the link can be told.
     #[inline]
     pub fn expect_link(&self, number: u32) {
-        let Some(message) = self.messages.get(number as usize) else { return };
+        let Some(message) = self.messages.get(number) else { return };
         soon(self.free_ps.get(message.link as usize));
     }
 
@@ -356,13 +354,13 @@ impl<E: Copy + From<Step>> Network<E> {
 
     /// A message reached a router: it goes on, or into the receiver's interface.
     fn on_hop(&mut self, queue: &mut impl Schedule<E>, now_ps: u64, number: u32) {
-        let mut message = self.messages[number as usize];
+        let mut message = self.messages[number];
         let free = &mut self.free_ps[message.link as usize];
         let start = now_ps.max(*free);
         if message.known & KNOWN == 0 {
             let length = self.costs.interface.time_ps(message.bytes);
             *free = start.saturating_add(length);
-            self.unused.push(number);
+            self.messages.give_up(number);
             let arrival = start.saturating_add(self.tail_ps(&message)).saturating_add(self.costs.overhead_ps);
             queue.schedule(arrival, message.to, message.token);
             return;
@@ -379,7 +377,7 @@ impl<E: Copy + From<Step>> Network<E> {
         } else {
             message.link -= 1;
         }
-        self.messages[number as usize] = message;
+        self.messages[number] = message;
         queue.schedule(start.saturating_add(hop_ps), message.to, Step::Hop(number).into());
     }
 
