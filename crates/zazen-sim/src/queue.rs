@@ -21,9 +21,9 @@ const SEQ_BITS: u32 = 64 - NODE_BITS;
 const LEVELS: usize = 8;
 const SLOTS: usize = 256;
 /// A slot with more events than this is split before it is sorted.
-const SORTED_MAX: usize = 512;
-/// A slot keeps its memory for the next events up to this many.
-const KEPT_MAX: usize = 4096;
+const SORTED_MAX: usize = 2048;
+/// Events of a block: of the pieces of memory that slots are made of.
+const BLOCK: usize = 64;
 
 #[derive(Clone, Copy)]
 struct Scheduled<E> {
@@ -69,6 +69,62 @@ pub struct Due<E> {
     pub event: E,
 }
 
+/// Events of one slot, in the order in which they came. Its blocks are a list.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    first: u32,
+    last: u32,
+    len: usize,
+}
+
+/// The memory of all slots. It does not move when events do, and a block that was read is the next
+/// one that is filled: the processor's caches have it.
+struct Blocks<E> {
+    entries: Vec<Scheduled<E>>,
+    /// By block: the next one of its slot.
+    next: Vec<u32>,
+    unused: Vec<u32>,
+}
+
+impl<E: Copy> Blocks<E> {
+    fn push(&mut self, slot: &mut Slot, entry: Scheduled<E>) {
+        let at = slot.len % BLOCK;
+        if at == 0 {
+            let block = self.fresh(entry);
+            match slot.len {
+                0 => slot.first = block,
+                _ => self.next[slot.last as usize] = block,
+            }
+            slot.last = block;
+        }
+        self.entries[slot.last as usize * BLOCK + at] = entry;
+        slot.len += 1;
+    }
+
+    fn fresh(&mut self, entry: Scheduled<E>) -> u32 {
+        if let Some(block) = self.unused.pop() {
+            return block;
+        }
+        if self.entries.len() == self.entries.capacity() {
+            // Twice as much each time would be too much at the end.
+            let more = (self.entries.len() / 4).next_multiple_of(BLOCK).max(16 * BLOCK);
+            self.entries.reserve_exact(more);
+        }
+        self.entries.resize(self.entries.len() + BLOCK, entry);
+        self.next.push(0);
+        self.next.len() as u32 - 1
+    }
+
+    /// The slot's first block and the number of its events, if there is one; the slot is shorter
+    /// then. The block is to be given back once it was read.
+    fn take(&self, slot: &mut Slot) -> Option<(u32, usize)> {
+        let (block, count) = (slot.first, slot.len.min(BLOCK));
+        slot.len -= count;
+        slot.first = *self.next.get(block as usize)?;
+        (count > 0).then_some((block, count))
+    }
+}
+
 /// Pending events. Times are picoseconds. Not for several threads.
 pub struct Queue<E> {
     /// Number of the next event in the order of scheduling.
@@ -82,7 +138,8 @@ pub struct Queue<E> {
     /// All events of the wheel are later than this. Each is at the level of the highest byte in
     /// which its time differs from `base`, in the slot that this byte of its time names.
     base: u64,
-    slots: Vec<Vec<Scheduled<E>>>,
+    slots: Vec<Slot>,
+    blocks: Blocks<E>,
     occupied: [[u64; SLOTS / 64]; LEVELS],
     last: u64,
 }
@@ -103,7 +160,8 @@ impl<E: Copy> Queue<E> {
             near: Vec::new(),
             fresh: BinaryHeap::new(),
             base: 0,
-            slots: (0..LEVELS * SLOTS).map(|_| Vec::new()).collect(),
+            slots: vec![Slot::default(); LEVELS * SLOTS],
+            blocks: Blocks { entries: Vec::new(), next: Vec::new(), unused: Vec::new() },
             occupied: [[0; SLOTS / 64]; LEVELS],
             last: 0,
         }
@@ -132,7 +190,7 @@ impl<E: Copy> Queue<E> {
             let level = (63 - (entry.time ^ self.base).leading_zeros() as usize) / 8;
             let slot = (entry.time >> (8 * level)) as usize & (SLOTS - 1);
             self.occupied[level][slot / 64] |= 1 << (slot % 64);
-            self.slots[level * SLOTS + slot].push(entry);
+            self.blocks.push(&mut self.slots[level * SLOTS + slot], entry);
         }
     }
 
@@ -173,19 +231,21 @@ impl<E: Copy> Queue<E> {
         // The times of the slot begin here: the bytes above as in `base`, the bytes below 0.
         let above = if level + 1 == LEVELS { 0 } else { self.base >> (shift + 8) << (shift + 8) };
         let begin = above | (slot as u64) << shift;
-        let place = level * SLOTS + slot;
         self.occupied[level][slot / 64] &= !(1 << (slot % 64));
-        let mut entries = std::mem::take(&mut self.slots[place]);
-        if level == 0 || entries.len() <= SORTED_MAX {
-            self.base = begin | below;
-            self.near.append(&mut entries);
-            self.near.sort_unstable_by_key(|entry| Reverse(entry.key()));
-            if entries.capacity() <= KEPT_MAX {
-                self.slots[place] = entries;
+        let mut slot = std::mem::take(&mut self.slots[level * SLOTS + slot]);
+        let is_split = level > 0 && slot.len > SORTED_MAX;
+        self.base = if is_split { begin } else { begin | below };
+        while let Some((block, count)) = self.blocks.take(&mut slot) {
+            let entries = block as usize * BLOCK..block as usize * BLOCK + count;
+            if is_split {
+                entries.for_each(|at| self.place(self.blocks.entries[at]));
+            } else {
+                self.near.extend_from_slice(&self.blocks.entries[entries]);
             }
-        } else {
-            self.base = begin;
-            entries.into_iter().for_each(|entry| self.place(entry));
+            self.blocks.unused.push(block);
+        }
+        if !is_split {
+            self.near.sort_unstable_by_key(|entry| Reverse(entry.key()));
         }
         true
     }
