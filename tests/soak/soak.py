@@ -596,6 +596,11 @@ def main() -> int:
     options = parser.parse_args()
     if options.reader:
         read_for_ever(*options.reader)
+    for name in ("zazend", "libzazen_posix.so") if options.other else ():
+        if not (options.other / name).is_file():
+            parser.error(
+                f"--other {options.other}: it has no {name}; `make native` in the other clone builds all"
+            )
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     print(f"seed {seed}, {60 * options.hours:.1f} minutes", flush=True)
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
