@@ -204,6 +204,8 @@ def test_open_files_are_opened_again_and_calls_do_not_wait_twice(folder, alone):
         two.daemons[0].kill()
         failed = 0
         for file in files:
+            # The kernel's own write. Of an empty file, closing has nothing to tell.
+            file.write(b"x")
             try:
                 file.close()
             except OSError:

@@ -3,7 +3,8 @@
 //! - `tree`: what can be mounted, as a trait; its implementations: `namespace`, `forwarded`,
 //!   `local`.
 //! - `adapter`: the kernel's requests, as calls of the tree; `convert`, `opens`, `locks`, `caller`,
-//!   `local_io`, `bytes`, `pages`: its parts; `squashed`: what root may name.
+//!   `local_io`, `bytes`, `pages`: its parts; `squashed`: what root may name; `locked`: who has
+//!   locks.
 //! - `contract`: random work that every tree must pass.
 //! - `mount`: mounting, replacing what a killed process left, unmounting.
 
@@ -16,6 +17,7 @@ pub mod forwarded;
 pub mod local;
 mod local_io;
 mod lock_table;
+mod locked;
 mod locks;
 pub mod mount;
 pub mod namespace;

@@ -13,12 +13,14 @@
 //! - No change that was made answers `ESTALE`: the kernel would ask for it a second time.
 //! - A directory that is open shows its last attributes when it has been removed.
 
+use crate::locked::Locked;
 use crate::squashed::{Asked, Squashed};
 use crate::tree::{
     Blocking, BytesVersion, Change, Changes, Credentials, Errno, Handle, How, InodeStat, Io, Kind, Listed,
     Lock, Name, Node, Opened, Owner, Range, Result, Space, Tree, When,
 };
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -46,33 +48,34 @@ struct OpenFile {
     how: How,
     file: Mutex<Arc<File>>,
     locked: Arc<Locked>,
+    /// The bytes on this node.
+    local: Option<Local>,
+}
+
+/// The bytes of an open file, which the kernel writes without a word.
+struct Local {
+    file: Arc<OwnedFd>,
+    /// How they looked when they were told last, or when nothing was written yet; `None` once they
+    /// were cut: then they are told however they look.
+    told: Mutex<Option<Look>>,
+}
+
+/// Length, units on disk, and the time of the last change: what a close tells the metadata.
+type Look = (i64, i64, i64, i64);
+
+impl Local {
+    fn new(file: Arc<OwnedFd>) -> Local {
+        let told = Mutex::new(Local::look(&file));
+        Local { file, told }
+    }
+
+    fn look(file: &OwnedFd) -> Option<Look> {
+        let stat = rustix::fs::fstat(file).ok()?;
+        Some((stat.st_size, stat.st_blocks, stat.st_mtime as i64, stat.st_mtime_nsec as i64))
+    }
 }
 
 type Files = Mutex<HashMap<Handle, Arc<OpenFile>>>;
-
-/// Who was given locks here: they end with the daemon that gave them.
-#[derive(Default)]
-struct Locked(Mutex<HashMap<InodeId, HashSet<(u64, bool)>>>);
-
-impl Locked {
-    fn has(&self, id: InodeId) -> bool {
-        lock(&self.0).contains_key(&id)
-    }
-
-    fn add(&self, id: InodeId, owner: Owner) {
-        lock(&self.0).entry(id).or_default().insert((owner.number, owner.whole));
-    }
-
-    fn end(&self, id: InodeId, owner: Owner) {
-        let mut locked = lock(&self.0);
-        if let Some(owners) = locked.get_mut(&id) {
-            owners.remove(&(owner.number, owner.whole));
-            if owners.is_empty() {
-                locked.remove(&id);
-            }
-        }
-    }
-}
 
 impl OpenFile {
     /// Does `work` with the file; if the daemon has forgotten it, opens it again, once.
@@ -262,13 +265,15 @@ impl NamespaceTree {
         let (id, bits) = (attributes.id, attributes.mode);
         let how = How { truncate: false, exclusive: false, ..how };
         let locked = Arc::clone(&self.locked);
-        let file = OpenFile { who: who.clone(), id, how, file: Mutex::new(Arc::new(file)), locked };
+        let file = Mutex::new(Arc::new(file));
+        let mut file = OpenFile { who: who.clone(), id, how, file, locked, local: None };
         // Only who may vouch gets a descriptor for writing; a file without bytes has none yet.
         let local = match self.vouches {
-            true => file.with(&self.namespace, self.vouches, File::descriptor)?,
+            true => file.with(&self.namespace, self.vouches, File::descriptor)?.map(Arc::new),
             false => None,
         };
-        let io = local.map_or(Io::Direct, |local| Io::Local(Arc::new(local)));
+        file.local = local.clone().map(Local::new);
+        let io = local.map_or(Io::Direct, Io::Local);
         let handle = self.handle();
         lock(&self.files).insert(handle, Arc::new(file));
         Ok(Opened { handle, io, mode: Some(bits), stale })
@@ -524,7 +529,12 @@ impl Tree for NamespaceTree {
     ) -> Result<InodeStat> {
         if let Some(bytes) = changes.bytes {
             match handle {
-                Some(handle) => self.with(handle, |file| file.set_length(bytes))?,
+                Some(handle) => {
+                    if let Some(local) = &self.file(handle)?.local {
+                        *lock(&local.told) = None;
+                    }
+                    self.with(handle, |file| file.set_length(bytes))?;
+                }
                 None => self.set_length(who, node, bytes)?,
             }
             let rest = Changes { bytes: None, ..changes.clone() };
@@ -637,10 +647,20 @@ impl Tree for NamespaceTree {
     }
 
     fn flush(&self, handle: Handle) -> Result<()> {
-        if !self.file(handle)?.how.write {
+        let open = self.file(handle)?;
+        if !open.how.write {
             return Ok(());
         }
-        self.with(handle, File::flush)
+        let flush = || open.with(&self.namespace, self.vouches, File::flush);
+        let Some(local) = &open.local else { return flush() };
+        let look = Local::look(&local.file);
+        // The daemon compares the same: a close by which nothing is to be told asks it nothing.
+        if look.is_some() && *lock(&local.told) == look {
+            return Ok(());
+        }
+        flush()?;
+        *lock(&local.told) = look;
+        Ok(())
     }
 
     fn release(&self, handle: Handle) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use zazen_call::{Call, Caller, Reply, Server, ServerLimits, Service};
 use zazen_core::{Credentials, Error, ErrorKind, Result};
 use zazen_mount::namespace::NamespaceTree;
-use zazen_mount::tree::{Errno, How, Io, Kind, Lock, Name, Owner, Range, Tree};
+use zazen_mount::tree::{self, Errno, How, Io, Kind, Lock, Name, Owner, Range, Tree};
 use zazen_namespace::operation::{Answer, Entry, Grant, Mode, Operation};
 use zazen_namespace::service::{Answered, Answers, Asks, Changes, Done, HandleCall, Hello, namespace_fn};
 use zazen_namespace::{Attributes, Epoch, Incarnation, InodeId, NodeNo, Place};
@@ -32,6 +32,10 @@ struct Life {
     next: u64,
     /// How often something was made.
     made: u32,
+    /// The bytes of the file, if this node has them.
+    local: Option<std::fs::File>,
+    /// How often it was told of a close or a sync.
+    syncs: u32,
 }
 
 fn attributes(kind: Kind) -> Attributes {
@@ -120,6 +124,11 @@ impl Service for Forgetful {
             }
             namespace_fn::READ..=namespace_fn::DESCRIPTOR => {
                 let known = life.handles.contains(&HandleCall::decode(call.payload)?.handle);
+                life.syncs += u32::from(call.function == namespace_fn::SYNC);
+                if let (namespace_fn::DESCRIPTOR, true, Some(local)) = (call.function, known, &life.local) {
+                    let fds = vec![local.try_clone().unwrap().into()];
+                    return Ok(Reply { payload: Done::with(0).encode(), fds, ..Reply::default() });
+                }
                 let done = match call.function {
                     _ if !known => Done::refused(Errno::EBADF),
                     namespace_fn::DESCRIPTOR => Done::refused(Errno::EXDEV),
@@ -218,6 +227,39 @@ fn locks_after_a_restart_are_the_new_daemons_or_lost_and_never_a_bad_descriptor(
         assert_eq!(tree.read(file, 0, &mut [0; 4]), Err(Errno::EIO));
         assert_eq!(tree.lock(file, owner, whole, Lock::Unlock), Ok(()));
         assert_eq!(tree.read(file, 0, &mut [0; 4]), Ok(0));
+        tree.release(file);
+    });
+}
+
+#[test]
+fn a_close_by_which_nothing_is_to_be_told_asks_the_daemon_nothing() {
+    with(0, None, |tree, daemon, _| {
+        let bytes = tempfile::tempfile().unwrap();
+        daemon.0.lock().unwrap().local = Some(bytes.try_clone().unwrap());
+        let syncs = || daemon.0.lock().unwrap().syncs;
+        let name = Name::new(b"new").unwrap();
+        let how = How { read: true, write: true, exclusive: true, ..How::default() };
+        let (_, opened) = tree.create(&root(), InodeId::ROOT.0, &name, 0o644, how).unwrap();
+        assert!(matches!(opened.io, Io::Local(_)));
+        let file = opened.handle;
+        assert_eq!((tree.flush(file), syncs()), (Ok(()), 0), "nothing was written");
+        // As the kernel writes it.
+        bytes.set_len(10).unwrap();
+        assert_eq!((tree.flush(file), syncs()), (Ok(()), 1));
+        assert_eq!((tree.flush(file), syncs()), (Ok(()), 1), "it was told");
+        // A cut loses what the metadata knows, even if the file comes to look as before.
+        let cut = tree::Changes { bytes: Some(10), ..tree::Changes::default() };
+        assert_eq!(tree.set(&root(), FILE.0, Some(file), &cut).err(), Some(Errno::ESTALE), "no attributes");
+        assert_eq!((tree.flush(file), syncs()), (Ok(()), 2));
+        // What was not told is told with the next close.
+        bytes.set_len(20).unwrap();
+        daemon.0.lock().unwrap().refuses = Some(Errno::ENOENT);
+        daemon.0.lock().unwrap().handles.clear();
+        assert_eq!(tree.flush(file), Err(Errno::EIO));
+        daemon.0.lock().unwrap().refuses = None;
+        let before = syncs();
+        assert_eq!(tree.flush(file), Ok(()));
+        assert!(syncs() > before);
         tree.release(file);
     });
 }
