@@ -12,10 +12,10 @@
 //!   seam for one more;
 //! - [`contract`]: what every carrier must do, as tests that any crate can run.
 //!
-//! What a peer must do: one call at a time on a connection; the next request follows the reply. The
-//! server reads all bulk bytes of a call, or discards what the service left, before it replies; so
-//! a call that is refused (a frame in conflict, say) costs the transfer of its bulk and keeps its
-//! connection.
+//! What a peer must do: one call at a time on a connection; the next request follows the reply
+//! (`docs/formats/wire.md` has the one exception). The server reads all bulk bytes of a call, or
+//! discards what the service left, before it replies; so a call that is refused (a frame in
+//! conflict, say) costs the transfer of its bulk and keeps its connection.
 //!
 //! What is not promised: messages over TCP are authenticated at the connection's beginning only and
 //! are not encrypted; the CRCs of header and payload guard against damage, not against attackers on
@@ -50,7 +50,7 @@ pub use identity::Identity;
 pub use key::{ClusterKey, KEY_BYTES_MIN};
 pub use limits::{CallerLimits, ServerLimits, ShmLimits};
 pub use quiet::{LeftOut, may_say};
-pub use server::{Attached, Server};
+pub use server::{Adopted, Adopter, Attached, Server};
 pub use service::{Call, Caller, Line, Reply, Service};
 pub use shared::{SharedBytes, SharedBytesMut};
 pub use spare::kept_bytes;

@@ -2,7 +2,7 @@
 
 use crate::bulk::{Bulk, Output};
 use crate::shared::{SharedBytes, SharedBytesMut};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 use zazen_core::{Credentials, Result};
@@ -54,17 +54,31 @@ pub struct Call<'a> {
 /// A caller's connection, as far as a service needs it: a service that works for long checks now
 /// and then whether the caller still waits.
 #[derive(Clone, Debug)]
-pub struct Line(Arc<OwnedFd>);
+pub struct Line {
+    socket: Arc<OwnedFd>,
+    /// Whether all that the caller sends comes over this socket, and the call at hand was the last
+    /// that came.
+    is_whole: bool,
+}
 
 impl Line {
     pub(crate) fn new(socket: &Arc<OwnedFd>) -> Line {
-        Line(Arc::clone(socket))
+        Line { socket: Arc::clone(socket), is_whole: false }
+    }
+
+    pub(crate) fn of_whole(socket: &Arc<OwnedFd>, is_whole: bool) -> Line {
+        Line { is_whole, ..Line::new(socket) }
+    }
+
+    /// The connection's socket, where another process can go on with it: see [`Reply::handed`].
+    pub fn to_hand_over(&self) -> Option<BorrowedFd<'_>> {
+        self.is_whole.then(|| self.socket.as_fd())
     }
 
     /// Whether the caller has closed its end, or died. One system call.
     pub fn is_cut(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let mut look = [PollFd::new(&*self.0, PollFlags::RDHUP)];
+        let mut look = [PollFd::new(&*self.socket, PollFlags::RDHUP)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
         poll(&mut look, Some(&now)).is_ok() && look[0].revents().intersects(gone)
@@ -105,6 +119,10 @@ pub struct Reply {
     /// When it was ready, if the service looked at a clock: whoever measures calls need not look
     /// again.
     pub ended: Option<Instant>,
+    /// Another process serves the caller's connection once this reply is sent: it has got
+    /// [`Line::to_hand_over`]. This descriptor becomes readable when that process ends; then this
+    /// server lets go of the connection.
+    pub handed: Option<OwnedFd>,
 }
 
 /// One service. Called from many threads at once: the calls of one lane come one after another,

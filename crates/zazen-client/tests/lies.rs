@@ -140,7 +140,7 @@ impl Service for Served {
             .or(answer.info.map(|info| info.encode()))
             .or(answer.held.map(|held| held.encode()))
             .or(answer.batch.map(|(entries, ..)| ScanBatch { entries }.encode()));
-        Ok(Reply { payload: payload.unwrap_or_default(), fds, bulk, ended: None })
+        Ok(Reply { payload: payload.unwrap_or_default(), fds, bulk, ..Reply::default() })
     }
 
     fn detach(&self, _caller: &Caller) {}

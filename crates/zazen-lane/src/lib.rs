@@ -12,10 +12,12 @@
 //! - [`View`]: the mapped region, and the only code that touches its bytes;
 //! - [`ring`]: the counters of one ring, pure;
 //! - [`patience`]: whether to spin, to yield or to sleep, pure;
+//! - [`Awake`]: the same for an end of a connection on a socket alone;
 //! - [`Port`]: one end of a lane: posts and takes records, sleeps and wakes;
 //! - [`Client`]: the client's calls over a port, as a state machine;
 //! - [`Geometry`]: where lanes and pool lie in a region, and whether a mapping is safe to use.
 
+mod awake;
 mod client;
 mod geometry;
 mod granted;
@@ -27,6 +29,7 @@ mod system;
 mod tables;
 mod view;
 
+pub use awake::Awake;
 pub use client::{Client, Progress, Receiver, Reply, Request};
 pub use geometry::{Geometry, check_mapping};
 pub use parts::{Source, Target};

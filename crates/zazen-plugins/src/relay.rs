@@ -2,15 +2,18 @@
 //!
 //! Each caller has connections of its own to the process, one for each call in progress, so that it
 //! is one client there as well. The data are copied once on their way.
+//!
+//! A caller that uses its connection for one plug-in only may say so: then the process gets the
+//! connection's socket, and serves the caller without the daemon between them.
 
 use crate::supervisor::Supervisor;
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zazen_call::{Call, Caller, Connection, Lanes, Reply};
-use zazen_core::{ErrorKind, Result};
+use zazen_core::{Error, ErrorKind, Result};
 use zazen_wire::Message;
 use zazen_wire::plugins::{
     About, AnswerHead, FateKind, OpenPlugin, OpenPluginFor, PluginOpened, plugins_fn, status,
@@ -52,6 +55,57 @@ impl Relay {
     }
 }
 
+/// Opens the plug-in's process for `caller`: for what comes over `connection`, or over the
+/// caller's own socket.
+fn open_for(
+    connection: &mut Connection,
+    caller: &Caller,
+    open: &OpenPlugin,
+    socket: &[BorrowedFd<'_>],
+) -> Result<PluginOpened> {
+    let told = OpenPluginFor {
+        open: OpenPlugin { stay: false, ..open.clone() },
+        credentials: caller.credentials.clone(),
+        pid: caller.pid,
+        host: caller.host.clone().unwrap_or_default(),
+    };
+    let function = plugins_fn::OPEN_FOR;
+    let reply = connection.call_with_fds(service::PLUGINS, function, &told.encode(), &[], socket)?;
+    PluginOpened::decode(&reply.payload)
+}
+
+/// What became of a wish to open a plug-in's process. Of what goes wrong, the caller is told what
+/// it can do something about.
+fn told(isolated: &Supervisor, outcome: Result<PluginOpened>) -> Result<PluginOpened> {
+    outcome.or_else(|error| match error.kind() {
+        ErrorKind::PermissionDenied | ErrorKind::Busy => Err(error),
+        _ => {
+            tracing::warn!("plug-in {}: {error}", isolated.description().name);
+            Ok(PluginOpened { status: status::NO_SERVICE.cast_unsigned(), ..PluginOpened::default() })
+        }
+    })
+}
+
+/// Gives the caller's connection, whose socket is `socket`, to the plug-in's process. That
+/// process serves it once the answer is sent; the descriptor tells of the process's end.
+pub(crate) fn hand_over(
+    isolated: &Supervisor,
+    caller: &Caller,
+    open: &OpenPlugin,
+    socket: BorrowedFd<'_>,
+) -> Result<(PluginOpened, Option<OwnedFd>)> {
+    let mut ends = None;
+    let opened = isolated.connect(&caller.credentials, None).and_then(|(mut connection, _)| {
+        let opened = open_for(&mut connection, caller, open, &[socket])?;
+        if opened.status == 0 {
+            let lost = || Error::new(ErrorKind::Io, "the connection to the plug-in's process has no socket");
+            ends = Some(connection.into_socket().ok_or_else(lost)?);
+        }
+        Ok(opened)
+    });
+    Ok((told(isolated, opened)?, ends))
+}
+
 impl Relays {
     fn all(&self) -> MutexGuard<'_, HashMap<u64, Arc<Relay>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -68,26 +122,12 @@ impl Relays {
         caller: &Caller,
         open: &OpenPlugin,
     ) -> Result<PluginOpened> {
-        self.try_open(isolated, caller, open).or_else(|error| match error.kind() {
-            // What the caller can do something about.
-            ErrorKind::PermissionDenied | ErrorKind::Busy => Err(error),
-            _ => {
-                tracing::warn!("plug-in {}: {error}", isolated.description().name);
-                Ok(PluginOpened { status: status::NO_SERVICE.cast_unsigned(), ..PluginOpened::default() })
-            }
-        })
+        told(isolated, self.try_open(isolated, caller, open))
     }
 
     fn try_open(&self, isolated: &Supervisor, caller: &Caller, open: &OpenPlugin) -> Result<PluginOpened> {
         let (mut connection, generation) = isolated.connect(&caller.credentials, None)?;
-        let told = OpenPluginFor {
-            open: OpenPlugin { stay: false, ..open.clone() },
-            credentials: caller.credentials.clone(),
-            pid: caller.pid,
-            host: caller.host.clone().unwrap_or_default(),
-        };
-        let reply = connection.call(service::PLUGINS, plugins_fn::OPEN_FOR, &told.encode(), &[])?;
-        let opened = PluginOpened::decode(&reply.payload)?;
+        let opened = open_for(&mut connection, caller, open, &[])?;
         if opened.status == 0 {
             let lanes = connection.lanes()?;
             let idle = Mutex::new(vec![connection]);

@@ -9,7 +9,7 @@ use crate::identity::Identity;
 use crate::instance::{Instance, InstanceOptions, sole};
 use crate::object::Description;
 use crate::process::{Launch, open_object};
-use crate::relay::Relays;
+use crate::relay::{Relays, hand_over};
 use crate::stats::PluginReport;
 use crate::supervisor::Supervisor;
 use crate::worker::{no_function, open_here, pong, report_json};
@@ -42,6 +42,8 @@ enum Hosted {
 pub struct Plugins {
     hosted: BTreeMap<u16, Hosted>,
     exports: Vec<PathBuf>,
+    /// Whether calls are recorded.
+    records: bool,
     stopping: AtomicBool,
     watchdog: Mutex<Option<JoinHandle<()>>>,
 }
@@ -69,6 +71,7 @@ impl Plugins {
         let plugins = Arc::new(Plugins {
             hosted,
             exports: options.exports.clone(),
+            records: options.recording.is_some(),
             stopping: AtomicBool::new(false),
             watchdog: Mutex::new(None),
         });
@@ -243,6 +246,22 @@ impl Plugins {
         Ok(opened.encode())
     }
 
+    /// The same for a connection that carries this plug-in's calls only: a caller of another node
+    /// is served by the plug-in's process itself. Not where calls are recorded: those of such
+    /// callers are followed through this process, too.
+    fn open_over(&self, caller: &Caller, call: &Call<'_>) -> Result<Reply> {
+        let open = OpenPlugin::decode(call.payload)?;
+        if let (Some(Hosted::Elsewhere(isolated, _)), Some(socket)) =
+            (self.hosted.get(&open.plugin), call.line.to_hand_over().filter(|_| !self.records))
+            && is_same_plugin(&open, isolated.description())
+            && !self.is_stopping()
+        {
+            let (opened, handed) = hand_over(isolated, caller, &open, socket)?;
+            return Ok(Reply { payload: opened.encode(), handed, ..Reply::default() });
+        }
+        Ok(Reply { payload: self.open(caller, call.payload)?, ..Reply::default() })
+    }
+
     fn forward(&self, caller: &Caller, call: Call<'_>) -> Result<Reply> {
         let Ok((head, ..)) = CallHead::take(call.payload) else {
             // Which plug-in it meant is not known: those that it is a client of.
@@ -315,6 +334,11 @@ impl Plugins {
     }
 }
 
+/// Whether a client was made for this plug-in, as it is.
+fn is_same_plugin(open: &OpenPlugin, ours: &Description) -> bool {
+    (&open.name, open.schema_hash, open.layout_hash) == (&ours.name, ours.schema_hash, ours.layout_hash)
+}
+
 impl Hosted {
     fn description(&self) -> &Description {
         match self {
@@ -340,6 +364,7 @@ impl Service for Plugins {
         let payload = match call.function {
             plugins_fn::CALL => return self.forward(caller, call),
             plugins_fn::OPEN => self.open(caller, call.payload)?,
+            plugins_fn::OPEN_OVER => return self.open_over(caller, &call),
             plugins_fn::PING => self.ping(caller, call.payload)?,
             plugins_fn::STATS => self.stats(call.payload)?,
             plugins_fn::EXPORTS => self.exports(),

@@ -14,9 +14,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use zazen_call::{Call, Caller, CallerLimits, Reply, Server, ServerLimits, Service};
+use zazen_call::{Adopted, Adopter, Call, Caller, CallerLimits, Reply, Server, ServerLimits, Service};
 use zazen_core::{Credentials, Error, ErrorKind, Result};
 use zazen_wire::Message;
 use zazen_wire::plugins::{Cancel, OpenPlugin, OpenPluginFor, Pong, plugins_fn};
@@ -169,8 +169,13 @@ fn serve(given: Given, recorder: Recorder) -> Result<ExitCode> {
     crate::host::name_sole_plugin(&instance.description().name);
     drop(object);
     let daemon = (start.daemon_uid, start.daemon_pid);
-    let mut service: Arc<dyn Service> =
-        Arc::new(WorkerService { instance: instance.clone(), daemon, whom: start.identity.clone() });
+    let adopter = Arc::new(OnceLock::new());
+    let mut service: Arc<dyn Service> = Arc::new(WorkerService {
+        instance: instance.clone(),
+        daemon,
+        whom: start.identity.clone(),
+        adopter: adopter.clone(),
+    });
     if let (Some(name), Some(file)) = (&start.recorded_as, spans) {
         let names = instance.description().function_names().collect();
         service = recorder(file.into(), name, service, names);
@@ -188,6 +193,7 @@ fn serve(given: Given, recorder: Recorder) -> Result<ExitCode> {
         ..ServerLimits::default()
     };
     let server = Server::new(vec![service], None, limits);
+    adopter.get_or_init(|| server.adopter());
     let whom = start.identity.clone();
     let admits = move |credentials: &Credentials, pid: u32| {
         (credentials.uid, pid) == daemon
@@ -262,6 +268,8 @@ struct WorkerService {
     daemon: (u32, u32),
     /// Whom this process has become; `None`: it serves everybody.
     whom: Option<Identity>,
+    /// Takes connections that the daemon gives to this process.
+    adopter: Arc<OnceLock<Adopter>>,
 }
 
 /// Whether a worker that is `whom` serves that caller. The daemon, which is `own`, sends whom it
@@ -274,7 +282,9 @@ fn may_be_served(caller: &Identity, whom: &Identity, own: &Identity) -> bool {
 }
 
 impl WorkerService {
-    fn open_for(&self, caller: &Caller, payload: &[u8]) -> Result<Vec<u8>> {
+    /// Opens the plug-in for a caller whom the daemon names. `socket`: the caller's own, over which
+    /// its calls come from now on.
+    fn open_for(&self, caller: &Caller, payload: &[u8], socket: Option<OwnedFd>) -> Result<Vec<u8>> {
         if (caller.credentials.uid, caller.pid) != self.daemon {
             return Err(Error::new(
                 ErrorKind::PermissionDenied,
@@ -287,14 +297,26 @@ impl WorkerService {
         if self.whom.as_ref().is_some_and(is_another) {
             return Err(Error::new(ErrorKind::PermissionDenied, "this process serves another user"));
         }
+        let adopter = || {
+            let none = || Error::new(ErrorKind::Unavailable, "this process only begins; try again");
+            self.adopter.get().ok_or_else(none)
+        };
+        let adopted = socket.map(|socket| adopter()?.admit(socket, &told.credentials)).transpose()?;
+        let connection = adopted.as_ref().map_or(caller.connection, Adopted::number);
         let guest = Guest {
-            caller: caller.connection,
+            caller: connection,
             credentials: &told.credentials,
             pid: told.pid,
             host: &told.host,
             is_local: false,
         };
-        Ok(self.instance.open(&guest, &told.open).encode())
+        let opened = self.instance.open(&guest, &told.open);
+        if let Some(adopted) = adopted.filter(|_| opened.status == 0) {
+            let (credentials, pid, host) = (told.credentials, told.pid, Some(told.host));
+            let served = adopted.serve(Caller { credentials, pid, host, connection });
+            served.inspect_err(|_| self.instance.detach(connection))?;
+        }
+        Ok(opened.encode())
     }
 }
 
@@ -311,7 +333,10 @@ impl Service for WorkerService {
                 let open = OpenPlugin::decode(call.payload)?;
                 open_here(instance, caller, &open).encode()
             }
-            plugins_fn::OPEN_FOR => self.open_for(caller, call.payload)?,
+            plugins_fn::OPEN_FOR => {
+                let mut fds = call.fds;
+                self.open_for(caller, call.payload, fds.pop())?
+            }
             plugins_fn::PING => pong(instance).encode(),
             plugins_fn::STATS => report_json(&instance.report())?,
             plugins_fn::CLOSE => {

@@ -45,6 +45,10 @@ pub mod plugins_fn {
     /// () → the folders that callers may reach by plug-ins that act as they: absolute paths, each
     /// with a NUL behind it.
     pub const EXPORTS: u16 = 9;
+    /// [`super::OpenPlugin`] → [`super::PluginOpened`]: as `OPEN`, and the connection carries calls
+    /// of this plug-in only from then on. So a daemon may hand it to the plug-in's process, and a
+    /// go-between to its caller: then the descriptor of its own connection comes with the answer.
+    pub const OPEN_OVER: u16 = 10;
 }
 
 /// The encoding of a name: of a plug-in, or of a host.

@@ -88,7 +88,7 @@ impl Batch {
             payload: encode(ScanBatch { entries: self.entries }),
             fds: self.fds,
             bulk: self.bulk,
-            ended: None,
+            ..Reply::default()
         }
     }
 

@@ -5,6 +5,7 @@ use crate::carriers::seam::{Answered, Ask, ClientEnd, Exchanged, Sink};
 use crate::carriers::shm::lane::{ClientLane, Patience};
 use crate::carriers::stream::{Fault, Stream, Watch};
 use std::io::IoSliceMut;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_wire::Message;
@@ -39,6 +40,16 @@ impl SocketEnd {
 
     pub(crate) fn lane(&self) -> Option<&ClientLane> {
         self.lane.as_deref()
+    }
+
+    /// The socket, without limits of time. `None` if it carries no calls, or if bytes that came are
+    /// not used yet.
+    pub(crate) fn into_socket(mut self) -> Option<OwnedFd> {
+        if self.lane.is_some() || self.stream.has_ahead() {
+            return None;
+        }
+        self.stream.allow_each(None).and_then(|()| self.stream.set_send_timeout(None)).ok()?;
+        self.stream.copy_socket()
     }
 
     /// Calls go over `lane` from now on.

@@ -209,6 +209,11 @@ impl Stream {
         &self.socket
     }
 
+    /// Another descriptor of the socket.
+    pub(crate) fn copy_socket(&self) -> Option<OwnedFd> {
+        self.socket.try_clone().ok()
+    }
+
     pub(crate) fn passes_fds(&self) -> bool {
         self.passes_fds
     }
@@ -295,6 +300,17 @@ impl Stream {
     /// Whether received bytes wait to be used.
     pub(crate) fn has_ahead(&self) -> bool {
         self.start < self.end
+    }
+
+    /// Whether something has come, or the connection has ended. One system call.
+    pub(crate) fn has_come(&self) -> bool {
+        let look = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        rustix::net::recv(&*self.socket, &mut [0; 1], look).map(|_| ()) != Err(Errno::AGAIN)
+    }
+
+    /// The CPU on which the last message of a TCP peer of this machine was sent.
+    pub(crate) fn cpu_of_peer(&self) -> u32 {
+        sockopt::socket_incoming_cpu(&*self.socket).unwrap_or(u32::MAX)
     }
 
     /// Whether descriptors came that belong to no message in the buffer.

@@ -16,7 +16,7 @@ use crate::identity::Identity;
 use crate::key::ClusterKey;
 use crate::service::Reply;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -341,7 +341,7 @@ impl Connection {
         let ask = Ask { service, function, call: self.next_call, payload, input: &input, fds };
         let Exchanged { payload, fds, .. } = self.transact(ask, &mut sink)?;
         let bulk = if let Sink::Grow(bulk) = sink { bulk } else { Vec::new() };
-        Ok(Reply { payload, fds, bulk, ended: None })
+        Ok(Reply { payload, fds, bulk, ..Reply::default() })
     }
 
     /// Calls and waits, like [`Connection::call`]. `input` is sent as the request's bulk bytes, in
@@ -475,6 +475,15 @@ impl Connection {
     /// `still_there` runs on the calling thread and should take no longer than `every`.
     pub fn watch(&mut self, every: Duration, still_there: impl FnMut() -> bool + Send + 'static) {
         self.end.any().watch(every, Box::new(still_there));
+    }
+
+    /// The connection's socket, for a process that goes on with it. `None` if calls go elsewhere
+    /// than over the socket, or if the connection is not between two calls.
+    pub fn into_socket(self) -> Option<OwnedFd> {
+        match self.end {
+            End::Socket(end) if self.alive => end.into_socket(),
+            _ => None,
+        }
     }
 
     /// False after a call failed in the middle: every further call is `Unavailable`; reconnect.

@@ -534,10 +534,10 @@ fn lied(why: &str) -> Failure {
 }
 
 /// The right to spin. There are fewer rights than CPUs, so that clients find a CPU to run on.
-struct Spinner;
+pub(crate) struct Spinner;
 
 impl Spinner {
-    fn new() -> Option<Spinner> {
+    pub(crate) fn new() -> Option<Spinner> {
         if SPINNERS.fetch_add(1, Ordering::Relaxed) < spinners_max() {
             return Some(Spinner);
         }

@@ -2,6 +2,7 @@
 //! `lane.rs`.
 
 mod accept;
+mod adopted;
 mod attached;
 mod callers;
 mod lane;
@@ -14,6 +15,7 @@ mod services;
 mod state;
 mod strangers;
 
+pub use adopted::{Adopted, Adopter};
 pub use attached::Attached;
 
 use crate::carriers::account::Accounts;
@@ -150,6 +152,11 @@ impl Server {
         host: Option<(IpAddr, String)>,
     ) -> Result<Attached> {
         Attached::new(&self.shared, line, credentials, pid, host)
+    }
+
+    /// Takes connections that another process has accepted.
+    pub fn adopter(&self) -> Adopter {
+        Adopter::new(&self.shared)
     }
 
     /// Bounds callers by these limits from now on. Connections and calls that were admitted before

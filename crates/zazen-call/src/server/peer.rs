@@ -6,23 +6,29 @@
 use crate::bulk::{Bulk, Output};
 use crate::carriers::account::{Charge, FREE_BYTES, Payer};
 use crate::carriers::message::{Outgoing, send_error};
+use crate::carriers::shm::cpus::has_cpus_to_spin;
 use crate::carriers::shm::memory::LaneSeat;
+use crate::carriers::shm::region::Kernel;
 use crate::carriers::stream::{Fault, Stream};
 use crate::carriers::unix;
 use crate::handshake::{self, ServerSide, Step};
 use crate::quiet::may_say;
 use crate::server::callers::Group;
-use crate::server::lane::Lane;
+use crate::server::lane::{Lane, Spinner};
 use crate::server::registry::{Admitted, Begin};
 use crate::server::services::check_room;
 use crate::server::state::{Carrier, Shared};
 use crate::service::{Call, Caller, Line, Reply};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::Shutdown;
 use std::io::IoSlice;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zazen_core::{Error, ErrorKind};
+use zazen_lane::Awake;
 use zazen_wire::Message;
 use zazen_wire::handshake as wire_handshake;
 use zazen_wire::header::{Header, Kind, OFFERS_SHM};
@@ -42,6 +48,8 @@ enum End {
     Lost(Fault),
     /// Its calls go on in shared memory.
     Moved(LaneSeat),
+    /// Another process serves it, until this descriptor says that the process has ended.
+    Handed(OwnedFd),
     /// The peer is told this, then its connection is closed.
     Refused { about: (u16, u16, u64), error: Error },
 }
@@ -58,40 +66,32 @@ type Outcome<T> = std::result::Result<T, End>;
 /// without a thread. When the connection ends, its number is free again.
 pub(crate) fn serve(shared: &Arc<Shared>, stream: Stream, carrier: Carrier, place: Admitted) {
     let number = place.number;
-    let mut peer = Peer {
-        shared,
-        bulk: Bulk::of_stream(stream),
-        carrier,
-        place,
-        payload: Vec::new(),
-        called: false,
-        seat: None,
-        charge: None,
-    };
+    let mut peer = Peer::new(shared, stream, carrier, place);
     match peer.identify() {
-        Err(end) => peer.part(end),
-        Ok(caller) => {
-            // Services hear of the caller's end when the group is dropped, before the peer does.
-            let mut group = Group::new(caller, &shared.callers, &peer.place.account);
-            let end = loop {
-                if let Err(end) = peer.serve_call(&mut group) {
-                    break end;
-                }
-            };
-            if let End::Moved(seat) = end {
-                let Some(stream) = peer.bulk.into_stream() else { return };
-                let lane = Lane::new(shared, group, peer.place.clone(), seat, stream);
-                if let Some(parking) = shared.parking() {
-                    parking.serve(lane);
-                    parking.stand_in();
-                }
-                return;
-            }
-            drop(group);
+        Ok(caller) => peer.serve_calls(caller),
+        Err(end) => {
             peer.part(end);
+            shared.registry.remove(number);
         }
     }
-    shared.registry.remove(number);
+}
+
+/// The same for a connection whose caller another process has identified, and which that process
+/// has open as well: so its end must be told, closing this descriptor ends nothing.
+pub(crate) fn serve_adopted(shared: &Arc<Shared>, stream: Stream, place: Admitted, caller: Caller) {
+    let socket = Arc::clone(stream.socket());
+    let _ = stream.set_send_timeout(Some(shared.limits.stall_timeout));
+    let awake = has_cpus_to_spin().then(Awake::new);
+    Peer { awake, ..Peer::new(shared, stream, Carrier::Tcp, place) }.serve_calls(caller);
+    let _ = rustix::net::shutdown(&*socket, Shutdown::Both);
+}
+
+/// Waits until the connection ends, which another process serves, or that process lets go of its
+/// callers: then `ends` is readable. The socket is not shut down here: a call may be in progress
+/// there. It is closed once both processes have closed it.
+fn wait_for_end(socket: &OwnedFd, ends: &OwnedFd) {
+    let mut waits = [PollFd::new(socket, PollFlags::RDHUP), PollFd::new(ends, PollFlags::IN)];
+    while rustix::event::poll(&mut waits, None) == Err(Errno::INTR) {}
 }
 
 struct Peer<'a> {
@@ -107,6 +107,8 @@ struct Peer<'a> {
     seat: Option<LaneSeat>,
     /// The charge for the payload at hand.
     charge: Option<Charge>,
+    /// How it waits for calls, if it may wait without sleeping.
+    awake: Option<Awake>,
 }
 
 /// What came before a request's bulk bytes.
@@ -117,7 +119,61 @@ struct Request {
     refusal: Option<Error>,
 }
 
-impl Peer<'_> {
+impl<'a> Peer<'a> {
+    fn new(shared: &'a Arc<Shared>, stream: Stream, carrier: Carrier, place: Admitted) -> Peer<'a> {
+        Peer {
+            shared,
+            bulk: Bulk::of_stream(stream),
+            carrier,
+            place,
+            payload: Vec::new(),
+            called: false,
+            seat: None,
+            charge: None,
+            awake: None,
+        }
+    }
+
+    /// Waits for the next call without sleeping, if that has paid before; whether it has come.
+    fn wait_awake(&mut self) -> bool {
+        let (Some(awake), Some(stream)) = (&mut self.awake, self.bulk.stream()) else { return true };
+        let spinner = Spinner::new();
+        spinner.is_some() && awake.wait(&Kernel, stream.cpu_of_peer(), || stream.has_come())
+    }
+
+    /// Serves the calls of a caller that is known, until the connection ends or goes on elsewhere.
+    fn serve_calls(mut self, caller: Caller) {
+        let (shared, number) = (self.shared, self.place.number);
+        // Services hear of the caller's end when the group is dropped, before the peer does.
+        let mut group = Group::new(caller, &shared.callers, &self.place.account);
+        let end = loop {
+            if let Err(end) = self.serve_call(&mut group) {
+                break end;
+            }
+        };
+        match end {
+            End::Moved(seat) => {
+                let Some(stream) = self.bulk.into_stream() else { return };
+                let lane = Lane::new(shared, group, self.place, seat, stream);
+                if let Some(parking) = shared.parking() {
+                    parking.serve(lane);
+                    parking.stand_in();
+                }
+                return;
+            }
+            End::Handed(ends) => {
+                let socket = Arc::clone(self.stream().socket());
+                wait_for_end(&socket, &ends);
+                drop(group);
+            }
+            end => {
+                drop(group);
+                self.part(end);
+            }
+        }
+        shared.registry.remove(number);
+    }
+
     fn stream(&mut self) -> &mut Stream {
         let Some(stream) = self.bulk.stream() else { unreachable!("a peer is a stream until it moves") };
         stream
@@ -173,7 +229,11 @@ impl Peer<'_> {
     /// Waits for one call, serves it, replies.
     fn serve_call(&mut self, group: &mut Arc<Group>) -> Outcome<()> {
         let stall = self.shared.limits.stall_timeout;
+        let sleeps = !self.stream().has_ahead() && !self.wait_awake();
         let bytes = self.stream().header_when_it_comes(stall)?.ok_or(End::Closed)?;
+        if let Some(awake) = self.awake.as_mut().filter(|_| sleeps) {
+            awake.slept(&Kernel);
+        }
         let Request { header, fds, refusal } = self.request(&bytes, usize::MAX)?;
         if let Some(error) = refusal {
             return self.decline(&header, fds, &error);
@@ -314,7 +374,9 @@ impl Peer<'_> {
     }
 
     fn dispatch_and_reply(&mut self, caller: &Caller, header: &Header, fds: Vec<OwnedFd>) -> Outcome<()> {
-        let line = Line::new(self.stream().socket());
+        // Over TCP nothing but this socket belongs to the connection.
+        let is_whole = self.carrier == Carrier::Tcp && header.bulk_bytes == 0 && !self.stream().has_ahead();
+        let line = Line::of_whole(self.stream().socket(), is_whole);
         self.bulk.begin(header.bulk_bytes);
         let mut output = Output::in_memory(header.room, &self.place.account);
         let call = Call {
@@ -340,12 +402,20 @@ impl Peer<'_> {
             Ok((reply, charge))
         });
         match checked {
-            Ok((reply, _charge)) => {
+            Ok((mut reply, _charge)) => {
                 let (output, charge) = output.into_memory();
+                let handed = reply.handed.take();
+                if handed.is_some() {
+                    // Before the caller can make the next call.
+                    self.shared.registry.hand_over(self.place.number);
+                }
                 let outcome = self.reply_in_full(about, &output, &reply);
                 drop(charge);
                 crate::spare::give_back(output);
-                outcome
+                match handed {
+                    Some(ends) if outcome.is_ok() => Err(End::Handed(ends)),
+                    _ => outcome,
+                }
             }
             Err(error) => Ok(send_error(self.stream(), about, &error)?),
         }
@@ -390,7 +460,7 @@ impl Peer<'_> {
                     tracing::info!("{carrier} connection {number}: {why}; closed{left_out}");
                 }
             }
-            End::Moved(_) => {}
+            End::Moved(_) | End::Handed(_) => {}
             End::Refused { about, error } => {
                 match error.kind() {
                     ErrorKind::ShuttingDown => tracing::debug!("{carrier} connection {number}: {error}"),

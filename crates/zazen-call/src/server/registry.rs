@@ -27,6 +27,8 @@ struct Connected {
     account: Option<Arc<Account>>,
     /// It came over TCP, so that only the cluster key says who is there.
     is_remote: bool,
+    /// Another process serves it, and knows whether it is in a call.
+    handed: bool,
 }
 
 #[derive(Default)]
@@ -256,7 +258,15 @@ impl Registry {
         let state = self.state();
         self.draining.store(true, Ordering::SeqCst);
         for entry in state.connections.values().filter(|entry| !entry.in_call.load(Ordering::SeqCst)) {
-            close(&entry.socket);
+            if entry.handed { close_to_calls(&entry.socket) } else { close(&entry.socket) }
+        }
+    }
+
+    /// Another process serves the connection from now on.
+    pub(crate) fn hand_over(&self, number: u64) {
+        let mut state = self.state();
+        if let Some(entry) = state.connections.get_mut(&number) {
+            entry.handed = true;
         }
     }
 
@@ -269,8 +279,15 @@ impl Registry {
             let in_call = |entry: &&Connected| entry.in_call.load(Ordering::SeqCst);
             let calls = state.connections.values().filter(in_call).count();
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if calls == 0 || left.is_some_and(|left| left.is_zero()) {
-                state.connections.values().for_each(|entry| close(&entry.socket));
+            let is_over = left.is_some_and(|left| left.is_zero());
+            if calls == 0 || is_over {
+                for entry in state.connections.values() {
+                    if entry.handed && !is_over {
+                        close_to_calls(&entry.socket)
+                    } else {
+                        close(&entry.socket)
+                    }
+                }
                 return calls;
             }
             state = match left {
@@ -308,9 +325,16 @@ impl State {
         };
         let account = stranger.is_none().then_some(account);
         let (socket, is_remote) = (Arc::clone(socket), stranger.is_some());
-        self.connections.insert(self.last, Connected { socket, in_call, stranger, account, is_remote });
+        self.connections
+            .insert(self.last, Connected { socket, in_call, stranger, account, is_remote, handed: false });
         place
     }
+}
+
+/// Ends a connection that another process serves as soon as no call of its is in progress or on its
+/// way: replies still get out.
+fn close_to_calls(socket: &OwnedFd) {
+    let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Read);
 }
 
 /// Wakes a thread that is blocked on the socket; the owner closes the descriptor itself.

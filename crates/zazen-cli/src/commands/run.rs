@@ -4,6 +4,7 @@
 mod bridge;
 mod elf;
 mod shared_read;
+mod spares;
 mod together;
 
 use clap::Args;

@@ -6,6 +6,7 @@
 //! it. A caller's connection ends with the caller.
 
 use super::shared_read::{CONNECT_WITHIN, SharedRead};
+use super::spares::{Far, Spares};
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd};
@@ -40,6 +41,7 @@ impl Bridge {
             connections: Mutex::default(),
             shared,
             guests: guests.clone(),
+            spares: Arc::default(),
         };
         let passing = Arc::new(passing);
         let server = Server::new(vec![passing.clone()], None, ServerLimits::default());
@@ -198,6 +200,7 @@ struct Passing {
     connections: Mutex<HashMap<u64, Arc<Mutex<Connection>>>>,
     shared: Option<SharedRead>,
     guests: Arc<Guests>,
+    spares: Arc<Spares>,
 }
 
 impl Passing {
@@ -216,6 +219,34 @@ impl Passing {
         let connection = Arc::new(Mutex::new(connection));
         connections.insert(caller.connection, connection.clone());
         Ok(connection)
+    }
+}
+
+impl Passing {
+    /// Opens the plug-in at the far side, and gives the caller the connection itself. Only to this
+    /// user's processes: what goes over it is not looked at any more, and who may read the key may
+    /// send what they like anyway.
+    fn open_over(&self, caller: &Caller, payload: &[u8]) -> Result<Reply> {
+        if self.shared.is_some() || caller.credentials.uid != rustix::process::geteuid().as_raw() {
+            let text = "this go-between passes on each of the caller's calls";
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
+        let message = OpenPlugin { stay: true, ..OpenPlugin::decode(payload)? }.encode();
+        let mut identity = Identity::of_this_process();
+        identity.credentials = caller.credentials.clone();
+        let far = Far { node: self.node.clone(), key: self.key.clone(), identity, message };
+        let reply = match self.spares.take(&far) {
+            Some(reply) => reply,
+            None => {
+                let mut far = far.clone();
+                far.identity.pid = caller.pid;
+                far.open()?
+            }
+        };
+        if !reply.fds.is_empty() {
+            self.spares.refill(far);
+        }
+        Ok(reply)
     }
 }
 
@@ -246,7 +277,7 @@ fn pass_on(
     let told = if function == plugins_fn::CALL { told(&answer.payload) } else { None };
     let come = told.unwrap_or(u64::MAX).min(answer.bulk_bytes);
     output.truncate(usize::try_from(come).unwrap_or(usize::MAX));
-    Ok(Reply { payload: answer.payload, fds: answer.fds, bulk: output, ended: None })
+    Ok(Reply { payload: answer.payload, fds: answer.fds, bulk: output, ..Reply::default() })
 }
 
 impl Service for Passing {
@@ -255,6 +286,9 @@ impl Service for Passing {
     }
 
     fn call(&self, caller: &Caller, call: Call<'_>) -> Result<Reply> {
+        if call.function == plugins_fn::OPEN_OVER {
+            return self.open_over(caller, call.payload);
+        }
         let connection = self.connection(caller)?;
         let mut bulk = Vec::new();
         let read = call.bulk.read_to_end(&mut bulk);
