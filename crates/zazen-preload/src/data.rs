@@ -440,7 +440,11 @@ hooks! {
 
     fn posix_fadvise(fd: c_int, offset: i64, size: i64, advice: c_int) -> c_int {
         let Some(entry) = table::entry(fd) else { return next(fd, offset, size, advice) };
-        match far!(px_advise(entry.id(), offset, size, advice)) {
+        let advise = || far!(px_advise(entry.id(), offset, size, advice));
+        // Good advice on such a file never fails, and changes no answer.
+        let is_good = size >= 0 && (libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&advice);
+        let unawaited = is_good && entry.is_only_read() && entry.kind() == libc::S_IFREG;
+        match if unawaited { transport::without_waiting(advise) } else { advise() } {
             Ok(_) => 0,
             Err(error) => error,
         }

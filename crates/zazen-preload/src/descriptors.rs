@@ -6,6 +6,16 @@ use crate::real::{aliases, give, hooks};
 use crate::table::{self, FarFile};
 use crate::{events, fault, state, transport};
 use std::ffi::{c_int, c_uint};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether this process has asked for locks, or has files of a process that may have: then a close
+/// may release a lock, for which others wait.
+static HAS_LOCKED: AtomicBool = AtomicBool::new(false);
+
+/// From now on closes are waited for.
+pub(crate) fn note_locks() {
+    HAS_LOCKED.store(true, Ordering::Relaxed);
+}
 
 /// Lets go of a descriptor at the far side.
 pub(crate) fn drop_entry(fd: c_int) -> Result<(), c_int> {
@@ -15,7 +25,13 @@ pub(crate) fn drop_entry(fd: c_int) -> Result<(), c_int> {
             if last {
                 table::drop_kept(entry);
             }
-            far!(px_close(entry.id(), c_int::from(last))).map(|_| ())
+            let close = || far!(px_close(entry.id(), c_int::from(last))).map(|_| ());
+            match HAS_LOCKED.load(Ordering::Relaxed) {
+                // Of a file that stays open, only locks go.
+                false if !last => Ok(()),
+                false if entry.is_only_read() => transport::without_waiting(close),
+                _ => close(),
+            }
         }
         None => Ok(()),
     }
@@ -70,6 +86,7 @@ hooks! {
     fn flock(fd: c_int, operation: c_int) -> c_int {
         let Some(entry) = table::entry(fd) else { return next(fd, operation) };
         let id = entry.id();
+        note_locks();
         give(match far!(px_flock(id, operation)) {
             Err(libc::EAGAIN) if operation & libc::LOCK_NB == 0 => {
                 let tag = transport::tag();
@@ -202,6 +219,7 @@ unsafe fn lock(entry: FarFile, command: c_int, asked: *mut libc::flock64) -> Res
     }
     // SAFETY: the program's object.
     let mut lock = to_far(unsafe { &*asked });
+    note_locks();
     far!(px_lock(entry.id(), command, (&raw mut lock).cast()))?;
     if asks {
         // SAFETY: as above.
@@ -237,6 +255,7 @@ unsafe fn lock_wait(entry: FarFile, command: c_int, asked: *const libc::flock64)
     let at_once = if command == libc::F_SETLKW { libc::F_SETLK } else { libc::F_OFD_SETLK };
     // SAFETY: the program's object.
     let mut lock = to_far(unsafe { &*asked });
+    note_locks();
     match far!(px_lock(entry.id(), at_once, (&raw mut lock).cast())) {
         Err(libc::EAGAIN | libc::EACCES) => {
             let tag = transport::tag();

@@ -112,8 +112,10 @@ hooks! {
             set_errno(libc::ENOTDIR);
             return std::ptr::null_mut();
         }
-        let flags = far!(px_fcntl(entry.id(), libc::F_GETFL, 0)).unwrap_or(0) as c_int;
-        if flags & libc::O_PATH != 0 {
+        // What this process opened, it knows.
+        let flags =
+            if entry.is_only_read() { 0 } else { far!(px_fcntl(entry.id(), libc::F_GETFL, 0)).unwrap_or(0) };
+        if flags as c_int & libc::O_PATH != 0 {
             set_errno(libc::EBADF);
             return std::ptr::null_mut();
         }

@@ -30,6 +30,7 @@ mod far;
 mod fault;
 mod given;
 mod identity;
+mod kernel;
 mod libraries;
 mod lineage;
 mod memory;

@@ -29,8 +29,9 @@ impl Number {
     }
 
     /// The number stands for a description from now on.
-    fn stands_for(self, opened: PxOpened) -> Result<c_int, c_int> {
-        if !table::set(self.fd, FarFile::new(opened.id, opened.mode)) {
+    fn stands_for(self, opened: PxOpened, only_reads: bool) -> Result<c_int, c_int> {
+        let file = FarFile::new(opened.id, opened.mode);
+        if !table::set(self.fd, if only_reads { file.only_read() } else { file }) {
             let _ = far!(px_close(opened.id, 1));
             self.give_back();
             return Err(libc::EMFILE);
@@ -45,7 +46,7 @@ impl Number {
 /// Gives an opened description a descriptor of this process.
 pub(crate) fn enter(opened: PxOpened, close_on_exec: bool) -> Result<c_int, c_int> {
     match Number::take(close_on_exec) {
-        Ok(number) => number.stands_for(opened),
+        Ok(number) => number.stands_for(opened, false),
         Err(error) => {
             let _ = far!(px_close(opened.id, 1));
             Err(error)
@@ -107,7 +108,10 @@ fn open_at(
         outcome = far!(px_open_wait(dir, path, flags, mode, mask, tag, (&raw mut opened).cast()));
     }
     match outcome {
-        Ok(_) => number.stands_for(opened),
+        Ok(_) => {
+            let only_reads = flags & (libc::O_ACCMODE | libc::O_PATH) == libc::O_RDONLY;
+            number.stands_for(opened, only_reads)
+        }
         Err(error) => {
             number.give_back();
             Err(error)

@@ -10,7 +10,7 @@
 use crate::far::{self, Destination, HELLO_EXEC, HELLO_FORK, far, place};
 use crate::real::{give, hooks, set_errno, system_call};
 use crate::table::{self, FarFile};
-use crate::{cwd, data, events, libraries, near, state, supervised, transport};
+use crate::{cwd, data, descriptors, events, libraries, near, state, supervised, transport};
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,6 +59,7 @@ pub(crate) fn begin() {
 
 pub(crate) extern "C" fn before_fork() {
     let mut token = 0;
+    transport::settle();
     if table::any() && far!(px_fork(&raw mut token)).is_err() {
         token = 0;
     }
@@ -110,6 +111,9 @@ fn parse(text: &[u8]) -> Option<([u64; 4], Vec<Handed>)> {
 /// Takes over what the program before, or the one that spawned this, had open.
 fn take_over(text: &[u8]) {
     let Some(([kind, key, token, cwd], handed)) = parse(text) else { return };
+    if !handed.is_empty() {
+        descriptors::note_locks();
+    }
     let mut keep = Vec::new();
     let mut found = Vec::new();
     for fd in open_descriptors() {

@@ -8,12 +8,12 @@
 //! Invariant: a call that waits for something of its own (`tag`) sleeps on the socket, so that a
 //! signal is noticed there as in the call that it stands for.
 
+use crate::kernel::Kernel;
 use crate::real::system_call;
 use crate::wire::{self, Buffers, SEGMENTS, SMALL_BYTES, Waits};
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::AtomicU32;
 use std::time::Duration;
-use zazen_lane::{Broken, Client, Receiver, Request, Source, System, Target, View, check_mapping};
+use zazen_lane::{Broken, Client, Receiver, Request, Source, Target, View, check_mapping};
 use zazen_plugin_abi::stub::{Segment, StubCall, StubService};
 use zazen_wire::Message;
 use zazen_wire::header::{Header, Kind};
@@ -23,44 +23,6 @@ use zazen_wire::shm::{self, BELL, FDS, Offer, Span};
 
 /// A call sleeps on the futex for so long, then on the socket, where the daemon's death is heard.
 const NAP: Duration = Duration::from_millis(20);
-
-/// The kernel, past every hook.
-#[derive(Clone, Copy)]
-struct Kernel;
-
-impl System for Kernel {
-    fn sleep_on(&self, word: &AtomicU32, value: u32, at_most: Duration) -> bool {
-        let pause =
-            libc::timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) };
-        let word = std::ptr::from_ref(word) as usize;
-        let arguments = [word, libc::FUTEX_WAIT as usize, value as usize, (&raw const pause) as usize, 0, 0];
-        system_call(libc::SYS_futex, arguments) != Err(libc::ETIMEDOUT)
-    }
-
-    fn wake(&self, word: &AtomicU32) {
-        let word = std::ptr::from_ref(word) as usize;
-        let all = (u32::MAX >> 1) as usize;
-        let _ = system_call(libc::SYS_futex, [word, libc::FUTEX_WAKE as usize, all, 0, 0, 0]);
-    }
-
-    fn give_way(&self) {
-        let _ = system_call(libc::SYS_sched_yield, [0; 6]);
-    }
-
-    #[inline]
-    fn cpu(&self) -> u32 {
-        // SAFETY: only asks.
-        unsafe { libc::sched_getcpu() }.unsigned_abs()
-    }
-
-    #[inline]
-    fn now(&self) -> Duration {
-        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the kernel writes one timespec.
-        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-        Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
-    }
-}
 
 /// One lane's rings; without memory until [`Rings::move_to_memory`].
 pub(crate) struct Rings {

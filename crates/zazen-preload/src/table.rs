@@ -39,10 +39,24 @@ pub(crate) fn before_first(begin: fn()) {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FarFile(u64);
 
+/// In a [`FarFile`]: see [`FarFile::only_read`].
+const ONLY_READ: u64 = 1 << 32;
+
 impl FarFile {
     /// `mode` is st_mode; ids are not 0.
     pub(crate) fn new(id: u32, mode: u32) -> FarFile {
         FarFile(u64::from(id) | u64::from(mode & libc::S_IFMT) << 32)
+    }
+
+    /// This process has opened the file for reading only, and not with O_PATH. So its close has
+    /// nothing to report, and it can be read.
+    pub(crate) fn only_read(self) -> FarFile {
+        FarFile(self.0 | ONLY_READ)
+    }
+
+    /// Whether it is such a regular file or directory.
+    pub(crate) fn is_only_read(self) -> bool {
+        self.0 & ONLY_READ != 0 && matches!(self.kind(), libc::S_IFREG | libc::S_IFDIR)
     }
 
     /// The far side's number.

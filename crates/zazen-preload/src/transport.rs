@@ -11,7 +11,7 @@
 mod lanes;
 mod moving;
 
-pub(crate) use lanes::{begin_with, is_known, key, move_away, raised};
+pub(crate) use lanes::{begin_with, is_known, key, move_away, raised, settle};
 pub(crate) use moving::leave as leave_identity;
 
 use crate::real::system_call;
@@ -30,7 +30,12 @@ const CALLS_BEFORE_MEMORY: u32 = 16;
 
 static NEXT_TAG: AtomicU32 = AtomicU32::new(1);
 
+/// Answers that nobody waits for, on one lane at a time.
+const OWED_MAX: u32 = 16;
+
 thread_local! {
+    /// Whether this thread's next call is one whose answer nobody waits for.
+    static UNAWAITED: Cell<bool> = const { Cell::new(false) };
     static STATUS: Cell<i32> = const { Cell::new(0) };
     static TAG: Cell<u32> = const { Cell::new(0) };
 }
@@ -40,6 +45,15 @@ pub(crate) fn tag() -> u32 {
     let tag = NEXT_TAG.fetch_add(1, Ordering::Relaxed);
     TAG.set(tag);
     tag
+}
+
+/// Makes a call of the stubs without waiting for its answer, which is taken to be 0, where the
+/// connection allows that. The far side does the call before all later ones of this thread.
+pub(crate) fn without_waiting<T>(call: impl FnOnce() -> T) -> T {
+    UNAWAITED.set(true);
+    let outcome = call();
+    UNAWAITED.set(false);
+    outcome
 }
 
 /// After fork: a new process, so new lanes and a new session.
@@ -53,7 +67,7 @@ pub(crate) fn forget() {
         }
         // SAFETY: this is the child's only thread.
         unsafe { (*lane.rings.get()).forget() };
-        lane.calls.store(0, Ordering::Relaxed);
+        lane.forget_calls();
         lane.pool[1].store(0, Ordering::Relaxed);
         lane.state.store(FREE, Ordering::Release);
     }
@@ -122,6 +136,7 @@ pub(crate) unsafe extern "C" fn zazen_stub_call(
 ) -> i32 {
     // SAFETY: the stub's, for the length of the call.
     let (service, call) = unsafe { (&*service, &mut *call) };
+    let unawaited = UNAWAITED.take();
     let lane = match GREETING.get() {
         Some(lane) => lane,
         None => match acquire() {
@@ -144,8 +159,12 @@ pub(crate) unsafe extern "C" fn zazen_stub_call(
             let fd = lane.fd.load(Ordering::Relaxed);
             if rings.is_mapped() {
                 rings::exchange_in_memory(fd, rings, buffers, service, call, &waits)
+            } else if unawaited && lane.takes_one_more() {
+                wire::send_only(fd, buffers, service, call)
             } else {
-                wire::exchange(fd, buffers, service, call, &waits)
+                let owed = lane.owed.swap(0, Ordering::Relaxed);
+                let owed = lane.queues.load(Ordering::Relaxed).then_some(owed);
+                wire::exchange(fd, buffers, service, call, &waits, owed)
             }
         }
     };
@@ -154,6 +173,18 @@ pub(crate) unsafe extern "C" fn zazen_stub_call(
         drop_lane(lane);
     }
     status
+}
+
+impl Lane {
+    /// Whether a call may go without waiting; then it counts.
+    fn takes_one_more(&self) -> bool {
+        let owed = self.owed.load(Ordering::Relaxed);
+        let takes = self.queues.load(Ordering::Relaxed) && owed < OWED_MAX;
+        if takes {
+            self.owed.store(owed + 1, Ordering::Relaxed);
+        }
+        takes
+    }
 }
 
 /// Whether it is time to leave the socket: true once.

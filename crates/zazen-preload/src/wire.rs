@@ -5,9 +5,11 @@
 //! the connection.
 
 use crate::far;
+use crate::kernel::Kernel;
 use crate::real::system_call;
 use crate::{call_ids, table};
 use std::ffi::{CStr, c_int, c_void};
+use zazen_lane::Awake;
 use zazen_plugin_abi::stub::{StubCall, StubService};
 use zazen_wire::Message;
 use zazen_wire::checksum::crc32c;
@@ -35,6 +37,8 @@ pub(crate) struct Buffers {
     fd_count: usize,
     /// A descriptor came, but this process may have no more.
     pub(crate) lost_fds: bool,
+    /// How the lane waits for answers of a far side that it is connected to itself.
+    awake: Awake,
 }
 
 impl Buffers {
@@ -47,6 +51,7 @@ impl Buffers {
             fds: [-1; FDS],
             fd_count: 0,
             lost_fds: false,
+            awake: Awake::new(),
         }
     }
 
@@ -115,6 +120,10 @@ pub(crate) enum PluginHost {
     Here,
     /// The plug-in has a process of its own, which listens there.
     Elsewhere(String),
+    /// Behind this connection, which goes to the far side itself.
+    Over(c_int),
+    /// The same, but this process had no number for the connection.
+    Lost,
 }
 
 /// Sends all parts.
@@ -298,14 +307,25 @@ unsafe fn keep_fds(message: &libc::msghdr, buffers: &mut Buffers) {
     }
 }
 
-fn header(function: u16, payload: &[u8], bulk_bytes: u64, room: u64, passes: bool) -> [u8; HEADER_BYTES] {
+/// Any number but 0 tells an answer from an unasked message. There is one call at a time, beside
+/// those whose answers nobody waits for.
+const WAITED_FOR: u64 = 1;
+const NOT_WAITED_FOR: u64 = 2;
+
+fn header(
+    function: u16,
+    payload: &[u8],
+    bulk_bytes: u64,
+    room: u64,
+    passes: bool,
+    id: u64,
+) -> [u8; HEADER_BYTES] {
     Header {
         kind: Kind::Request,
         service: service::PLUGINS,
         function,
         status: 0,
-        // One call at a time: any number but 0 tells it from an unasked message.
-        call: 1,
+        call: id,
         payload_bytes: payload.len() as u32,
         fd_count: u8::from(passes).into(),
         bulk_bytes,
@@ -328,7 +348,7 @@ pub(crate) fn ask(
     words: &[u8],
     buffers: &mut Buffers,
 ) -> Result<(Header, Vec<u8>), i32> {
-    let mut head = header(to.1, words, 0, 0, false);
+    let mut head = header(to.1, words, 0, 0, false, WAITED_FOR);
     if to.0 != service::PLUGINS {
         let plain = Header::decode(&head).map_err(|_| status::MALFORMED)?;
         head = Header { service: to.0, room: None, ..plain }.encode();
@@ -349,8 +369,9 @@ pub(crate) fn ask(
     Ok((header, payload))
 }
 
-/// The first words on a connection; a transport status on failure.
-pub(crate) fn open(fd: c_int, service: &StubService) -> Result<PluginHost, i32> {
+/// The first words on a connection; a transport status on failure. `over`: a go-between is asked
+/// for its own connection first.
+pub(crate) fn open(fd: c_int, service: &StubService, over: bool) -> Result<PluginHost, i32> {
     // SAFETY: the stub's static string.
     let name = unsafe { CStr::from_ptr(service.name) }.to_string_lossy().into_owned();
     let words = plugins::OpenPlugin {
@@ -363,12 +384,26 @@ pub(crate) fn open(fd: c_int, service: &StubService) -> Result<PluginHost, i32> 
         stay: false,
     }
     .encode();
-    let (header, payload) = ask(fd, (service::PLUGINS, plugins_fn::OPEN), &words, &mut Buffers::new())?;
+    let mut buffers = Buffers::new();
+    let mut ask_for = |function: u16| ask(fd, (service::PLUGINS, function), &words, &mut buffers);
+    let mut answer = if over { Some(ask_for(plugins_fn::OPEN_OVER)?) } else { None };
+    // A go-between that passes on each call refuses.
+    answer = answer.filter(|(header, _)| header.status == 0);
+    let (header, payload) = match answer {
+        Some(answer) => answer,
+        None => ask_for(plugins_fn::OPEN)?,
+    };
     if header.status != 0 {
         return Err(status::NO_SERVICE);
     }
     let opened = plugins::PluginOpened::decode(&payload).map_err(|_| status::MALFORMED)?;
     match opened.status.cast_signed() {
+        status::OK if buffers.lost_fds => Ok(PluginHost::Lost),
+        status::OK if !buffers.fds().is_empty() => {
+            let socket = std::mem::replace(&mut buffers.fds()[0], -1);
+            buffers.clear();
+            Ok(PluginHost::Over(socket))
+        }
         status::OK if opened.elsewhere.is_empty() => Ok(PluginHost::Here),
         status::OK => Ok(PluginHost::Elsewhere(opened.elsewhere)),
         refused => Err(refused),
@@ -376,6 +411,8 @@ pub(crate) fn open(fd: c_int, service: &StubService) -> Result<PluginHost, i32> 
 }
 
 /// Performs a call; returns its transport status, and whether the connection can still be used.
+/// `owed`: over a connection to the far side itself, the answers that come before this call's, and
+/// that nobody waits for.
 ///
 /// # Safety
 ///
@@ -386,13 +423,102 @@ pub(crate) unsafe fn exchange(
     service: &StubService,
     call: &mut StubCall,
     waits: &Waits,
+    owed: Option<u32>,
 ) -> (i32, bool) {
     // SAFETY: the caller's promise.
     unsafe {
-        if call.in_count as usize > SEGMENTS || call.out_count as usize > SEGMENTS {
-            return (status::TOO_LARGE, true);
+        if let Err(failure) = send_call(fd, buffers, service, call, WAITED_FOR) {
+            return failure;
         }
-        let Some(payload) = request(buffers, service, call) else { return (status::NO_MEMORY, true) };
+        if let Err(status) = drop_answers(fd, buffers, owed.unwrap_or(0)) {
+            return (status, false);
+        }
+        let sleeps = owed.is_some() && !buffers.awake.wait(&Kernel, cpu_of_peer(fd), || has_come(fd));
+        let answer = answer(fd, buffers, call, waits);
+        if sleeps {
+            buffers.awake.slept(&Kernel);
+        }
+        match answer {
+            Ok(status) => (status, true),
+            Err(status) => (status, false),
+        }
+    }
+}
+
+/// Whether something has come, or the connection has ended.
+fn has_come(fd: c_int) -> bool {
+    let mut byte = 0_u8;
+    let flags = (libc::MSG_PEEK | libc::MSG_DONTWAIT) as usize;
+    let looked = [fd as usize, (&raw mut byte) as usize, 1, flags, 0, 0];
+    system_call(libc::SYS_recvfrom, looked) != Err(libc::EAGAIN)
+}
+
+/// The CPU on which the last message of a TCP peer of this machine was sent.
+fn cpu_of_peer(fd: c_int) -> u32 {
+    let mut cpu = u32::MAX;
+    let mut bytes = size_of_val(&cpu) as libc::socklen_t;
+    let (level, option) = (libc::SOL_SOCKET as usize, libc::SO_INCOMING_CPU as usize);
+    let (value, length) = ((&raw mut cpu) as usize, (&raw mut bytes) as usize);
+    let _ = system_call(libc::SYS_getsockopt, [fd as usize, level, option, value, length, 0]);
+    cpu
+}
+
+/// Sends a call whose answer nobody waits for, and pretends that it was all zeros.
+///
+/// # Safety
+///
+/// `call` is a stub's.
+pub(crate) unsafe fn send_only(
+    fd: c_int,
+    buffers: &mut Buffers,
+    service: &StubService,
+    call: &mut StubCall,
+) -> (i32, bool) {
+    // SAFETY: the caller's promise.
+    if let Err(failure) = unsafe { send_call(fd, buffers, service, call, NOT_WAITED_FOR) } {
+        return failure;
+    }
+    let bytes = (call.reply_bytes_max as usize).min(SMALL_BYTES);
+    buffers.answer[..bytes.div_ceil(8)].fill(0);
+    call.reply = buffers.answer.as_mut_ptr().cast();
+    call.reply_bytes = bytes as u64;
+    (status::OK, true)
+}
+
+/// Receives answers that nobody waits for.
+pub(crate) fn drop_answers(fd: c_int, buffers: &mut Buffers, count: u32) -> Result<(), i32> {
+    for _ in 0..count {
+        let mut head = [0; HEADER_BYTES];
+        let none = (std::ptr::null_mut(), 0);
+        receive(fd, [(head.as_mut_ptr(), HEADER_BYTES), none], HEADER_BYTES, buffers, None)
+            .ok_or(status::DISCONNECTED)?;
+        let header = Header::decode(&head).map_err(|_| status::MALFORMED)?;
+        if header.kind != Kind::Reply || header.call != NOT_WAITED_FOR {
+            return Err(status::MALFORMED);
+        }
+        discard(fd, buffers, u64::from(header.payload_bytes) + header.bulk_bytes)?;
+    }
+    Ok(())
+}
+
+/// Sends a call; or its transport status, and whether the connection can still be used.
+///
+/// # Safety
+///
+/// `call` is a stub's.
+unsafe fn send_call(
+    fd: c_int,
+    buffers: &mut Buffers,
+    service: &StubService,
+    call: &StubCall,
+    id: u64,
+) -> Result<(), (i32, bool)> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if call.in_count as usize > SEGMENTS || call.out_count as usize > SEGMENTS {
+            return Err((status::TOO_LARGE, true));
+        }
+        let payload = request(buffers, service, call).ok_or((status::NO_MEMORY, true))?;
         let payload = std::slice::from_raw_parts(payload.0, payload.1);
         let (mut bulk, mut room) = (0, 0);
         let mut parts = [part(std::ptr::null(), 0); SEGMENTS + 2];
@@ -405,16 +531,11 @@ pub(crate) unsafe fn exchange(
             room += (*call.outputs.add(at)).bytes;
         }
         let passed = (call.fd_count == 1).then(|| *call.fds);
-        let head = header(plugins_fn::CALL, payload, bulk, room, passed.is_some());
+        let head = header(plugins_fn::CALL, payload, bulk, room, passed.is_some(), id);
         parts[0] = part(head.as_ptr().cast(), head.len());
         parts[1] = part(payload.as_ptr().cast(), payload.len());
-        if !send_with(fd, &mut parts[..call.in_count as usize + 2], passed) {
-            return (status::DISCONNECTED, false);
-        }
-        match answer(fd, buffers, call, waits) {
-            Ok(status) => (status, true),
-            Err(status) => (status, false),
-        }
+        let sent = send_with(fd, &mut parts[..call.in_count as usize + 2], passed);
+        if sent { Ok(()) } else { Err((status::DISCONNECTED, false)) }
     }
 }
 
@@ -475,7 +596,7 @@ unsafe fn answer(fd: c_int, buffers: &mut Buffers, call: &mut StubCall, waits: &
     let parts = [(head.as_mut_ptr(), HEADER_BYTES), (small, SMALL_BYTES)];
     let got = receive(fd, parts, HEADER_BYTES, buffers, waits.tag).ok_or(status::DISCONNECTED)?;
     let header = Header::decode(&head).map_err(|_| status::MALFORMED)?;
-    if header.kind != Kind::Reply || header.call != 1 {
+    if header.kind != Kind::Reply || header.call != WAITED_FOR {
         return Err(status::MALFORMED);
     }
     buffers.offered |= header.flags & OFFERS_SHM != 0;

@@ -27,6 +27,11 @@ pub(super) struct Lane {
     pub(super) fd: AtomicI32,
     /// Calls that it carried over the socket.
     pub(super) calls: AtomicU32,
+    /// Whether it takes calls beyond the one that is waited for, as a connection to the far side
+    /// itself does.
+    pub(super) queues: AtomicBool,
+    /// Answers that nobody waited for, and that are still to be received.
+    pub(super) owed: AtomicU32,
     /// The second in which its other end was last looked for.
     pub(super) asked: AtomicU32,
     /// The identity with which it connected: [`EPOCH`] at that time.
@@ -47,6 +52,8 @@ impl Lane {
             state: AtomicU32::new(FREE),
             fd: AtomicI32::new(-1),
             calls: AtomicU32::new(0),
+            queues: AtomicBool::new(false),
+            owed: AtomicU32::new(0),
             asked: AtomicU32::new(0),
             epoch: AtomicU32::new(0),
             pool: [const { AtomicUsize::new(0) }; 2],
@@ -56,17 +63,56 @@ impl Lane {
     }
 }
 
+impl Lane {
+    /// It has no connection any more.
+    pub(super) fn forget_calls(&self) {
+        self.calls.store(0, Ordering::Relaxed);
+        self.queues.store(false, Ordering::Relaxed);
+        self.owed.store(0, Ordering::Relaxed);
+    }
+}
+
 type Block = [Lane; LANES];
 
 static LANE: Block = [const { Lane::new() }; LANES];
 /// Further ones, for programs with more threads in calls: made when they are needed, and kept.
 static MORE: [AtomicPtr<Block>; BLOCKS_MAX] = [const { AtomicPtr::new(std::ptr::null_mut()) }; BLOCKS_MAX];
 
-/// All lanes that there are.
+/// How many lanes were ever used: the first ones. A look at another one would only bring its page
+/// in, and most programs use one lane at most, in each of their children.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+/// All lanes that were ever used.
 pub(super) fn lanes() -> impl Iterator<Item = &'static Lane> {
+    all_lanes().take(USED.load(Ordering::Acquire))
+}
+
+/// All lanes that there are.
+fn all_lanes() -> impl Iterator<Item = &'static Lane> {
     // SAFETY: null, or a block, which stays.
     let more = MORE.iter().map_while(|block| unsafe { block.load(Ordering::Acquire).as_ref() });
     LANE.iter().chain(more.flatten())
+}
+
+/// A lane that nobody uses, for the caller to connect.
+fn take_unconnected() -> Option<&'static Lane> {
+    let mut blocks = 0;
+    loop {
+        for (at, lane) in all_lanes().enumerate() {
+            // Lanes behind those that were used are not connected.
+            let is_new = at >= USED.load(Ordering::Acquire);
+            if (is_new || lane.fd.load(Ordering::Relaxed) < 0)
+                && lane.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                USED.fetch_max(at + 1, Ordering::AcqRel);
+                return Some(lane);
+            }
+        }
+        if !make_more(blocks) {
+            return None;
+        }
+        blocks += 1;
+    }
 }
 
 /// Makes room for more lanes than so many blocks have; whether there is any.
@@ -296,11 +342,22 @@ fn connect(lane: &Lane) -> Result<(), i32> {
     lane.epoch.store(EPOCH.load(Ordering::Acquire), Ordering::Release);
     let mut path = Text::new();
     path.set(state::socket());
+    // A daemon that is on this machine says where the plug-in's own process is.
+    let mut over = !state::daemon_is_here();
     for _ in 0..4 {
         let fd = connect_socket(path.as_bytes()).map_err(|_| status::NO_SERVICE)?;
         lane.fd.store(fd, Ordering::Release);
-        match wire::open(fd, service) {
+        match wire::open(fd, service, over) {
             Ok(wire::PluginHost::Here) => return Ok(()),
+            Ok(wire::PluginHost::Over(socket)) => {
+                let socket = raised(socket);
+                LOWEST.fetch_min(socket, Ordering::AcqRel);
+                lane.fd.store(socket, Ordering::Release);
+                lane.queues.store(true, Ordering::Relaxed);
+                table::close_kernel(fd);
+                return Ok(());
+            }
+            Ok(wire::PluginHost::Lost) => over = false,
             Ok(wire::PluginHost::Elsewhere(there)) => {
                 path.set(there.as_bytes());
             }
@@ -337,40 +394,34 @@ fn lives(lane: &Lane) -> bool {
 /// A lane for one call, connected and known to the far side. What the process carries from an
 /// earlier identity is not entered yet.
 pub(super) fn acquire_fresh() -> Result<&'static Lane, i32> {
-    // Connected ones first.
-    let mut blocks = 0;
-    for wants_connected in std::iter::once(true).chain(std::iter::repeat(false)) {
-        for lane in lanes() {
-            let connected = lane.fd.load(Ordering::Relaxed) >= 0;
-            if connected == wants_connected
-                && lane.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok()
-            {
-                if lane.fd.load(Ordering::Acquire) >= 0 {
-                    if !is_stale(lane) && lives(lane) {
-                        return Ok(lane);
-                    }
-                    drop_lane(lane);
-                }
-                if let Err(status) = connect(lane) {
-                    release(lane);
-                    return Err(status);
-                }
-                if !greet(lane) {
-                    drop_lane(lane);
-                    release(lane);
-                    return Err(status::NO_SERVICE);
-                }
-                return Ok(lane);
-            }
-        }
-        if !wants_connected {
-            if !make_more(blocks) {
-                break;
-            }
-            blocks += 1;
+    for lane in lanes() {
+        if lane.fd.load(Ordering::Relaxed) >= 0
+            && lane.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        {
+            return make_ready(lane);
         }
     }
-    Err(status::NO_MEMORY)
+    make_ready(take_unconnected().ok_or(status::NO_MEMORY)?)
+}
+
+/// Connects a lane of this thread's, unless it is connected, and makes it known to the far side.
+fn make_ready(lane: &'static Lane) -> Result<&'static Lane, i32> {
+    if lane.fd.load(Ordering::Acquire) >= 0 {
+        if !is_stale(lane) && lives(lane) {
+            return Ok(lane);
+        }
+        drop_lane(lane);
+    }
+    if let Err(status) = connect(lane) {
+        release(lane);
+        return Err(status);
+    }
+    if !greet(lane) {
+        drop_lane(lane);
+        release(lane);
+        return Err(status::NO_SERVICE);
+    }
+    Ok(lane)
 }
 
 thread_local! {
@@ -432,9 +483,7 @@ fn greet(lane: &'static Lane) -> bool {
 
 /// Connects with this hello: for a process that takes something over.
 pub(crate) fn begin_with(hello: far::Hello, keep: &[u32]) -> Result<(), c_int> {
-    let lane = lanes()
-        .find(|lane| lane.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok())
-        .ok_or(libc::EMFILE)?;
+    let lane = take_unconnected().ok_or(libc::EMFILE)?;
     let outcome = connect(lane).map_err(|_| libc::EIO).and_then(|()| {
         GREETING.set(Some(lane));
         let outcome = far::hello(&hello, keep);
@@ -470,9 +519,24 @@ pub(super) fn drop_lane(lane: &Lane) {
     } else {
         rings.forget()
     }
-    lane.calls.store(0, Ordering::Relaxed);
+    lane.forget_calls();
     let fd = lane.fd.swap(-1, Ordering::AcqRel);
     if fd >= 0 {
         table::close_kernel(fd);
+    }
+}
+
+/// Before a fork: the far side has done what nobody waited for, so a child gets no part in it.
+pub(crate) fn settle() {
+    for lane in lanes().filter(|lane| lane.owed.load(Ordering::Relaxed) > 0) {
+        if lane.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            // SAFETY: the lane is this thread's.
+            let buffers = unsafe { &mut *lane.buffers.get() };
+            let owed = lane.owed.swap(0, Ordering::Relaxed);
+            if wire::drop_answers(lane.fd.load(Ordering::Relaxed), buffers, owed).is_err() {
+                drop_lane(lane);
+            }
+            lane.state.store(FREE, Ordering::Release);
+        }
     }
 }
