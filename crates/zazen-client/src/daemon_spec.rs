@@ -34,12 +34,24 @@ impl DaemonSpec {
 
     /// A new connection with the dataset opened on it.
     pub(crate) fn open(&self) -> Result<(Remote, u32)> {
+        let mut remote = self.connect()?;
+        let handle = self.open_on(&mut remote)?;
+        Ok((remote, handle))
+    }
+
+    /// A new connection that gives up a silent daemon.
+    pub(crate) fn connect(&self) -> Result<Remote> {
         let mut remote = Remote::connect(&self.target, None)?;
         remote.set_timeout(Some(SCAN_TIMEOUT.max(self.silence)));
         remote.give_up_after(self.silence);
+        Ok(remote)
+    }
+
+    /// Opens the dataset over `remote`: its handle there.
+    pub(crate) fn open_on(&self, remote: &mut Remote) -> Result<u32> {
         let info = remote.open(&self.path, self.pattern.as_deref(), false)?;
         check_same_version(self.layout.as_deref(), info.layout.as_ref())?;
-        Ok((remote, info.handle))
+        Ok(info.handle)
     }
 }
 

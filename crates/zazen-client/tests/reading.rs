@@ -331,3 +331,24 @@ fn a_scans_record_goes_over_the_scans_own_connection() {
         }
     }
 }
+
+/// As a node that was suspended, or a daemon that got no processor: it was silent for longer than
+/// allowed, and answers when it is asked whether it lives.
+#[test]
+fn a_daemon_that_answers_again_is_asked_for_the_scan_again() {
+    for paths in [false, true] {
+        let place = place(8, BYTES);
+        let running = Running::start(&place.root, Script { stopped: 2, ..Script::default() });
+        let silence = Some(std::time::Duration::from_secs(1));
+        let mut dataset =
+            Dataset::open(&running.fake.root, &OpenOptions { silence, ..running.options() }).unwrap();
+        let set = RunSet::range(0, 7);
+        let count = match paths {
+            false => dataset.frames(set, &ReadOptions::default()).unwrap().filter(Result::is_ok).count(),
+            true => dataset.places(set).unwrap().filter(|(_, place)| place.is_ok()).count(),
+        };
+        assert_eq!(count, 8);
+        assert_eq!(running.fake.script.lock().unwrap().stopped, 0);
+        assert_eq!(running.fake.frames_out.load(std::sync::atomic::Ordering::SeqCst), 8, "from the daemon");
+    }
+}

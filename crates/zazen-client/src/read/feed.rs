@@ -6,7 +6,7 @@
 use super::access::{Access, jobs_of};
 use super::job::Job;
 use super::pipeline::{Pipeline, Task};
-use crate::cluster::{Batch, Remote, daemon_is_gone};
+use crate::cluster::{Batch, Remote, answers, daemon_is_gone};
 use crate::daemon_spec::DaemonSpec;
 use crate::lost::Retry;
 use zazen_core::limits::{BATCH_FRAMES_MAX, FRAME_NO_MAX};
@@ -26,11 +26,28 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    /// Begins a scan of `set`.
+    /// Begins a scan of `set`. A daemon that was silent for too long, because its node was
+    /// suspended or very busy, and answers by now, is asked once more: nothing was read yet.
     pub(crate) fn begin(daemon: &DaemonSpec, set: &RunSet) -> Result<Scan> {
-        let (mut remote, handle) = daemon.open()?;
-        let scan = remote.scan_open(handle, set.clone())?.scan;
+        let mut remote = daemon.connect()?;
+        let error = match Scan::begin_on(&mut remote, daemon, set) {
+            Ok(scan) => return Ok(Scan { remote, scan }),
+            Err(error) => error,
+        };
+        // Otherwise it is the backing store that timed out.
+        let was_silent = error.kind() == ErrorKind::TimedOut && !remote.is_alive();
+        if !was_silent || !answers(&daemon.target, daemon.patience()) {
+            return Err(error);
+        }
+        tracing::debug!("{error}; it answers again, and is asked again");
+        let mut remote = daemon.connect()?;
+        let scan = Scan::begin_on(&mut remote, daemon, set)?;
         Ok(Scan { remote, scan })
+    }
+
+    fn begin_on(remote: &mut Remote, daemon: &DaemonSpec, set: &RunSet) -> Result<u32> {
+        let handle = daemon.open_on(remote)?;
+        Ok(remote.scan_open(handle, set.clone())?.scan)
     }
 
     /// The next frames, at most `frames_max`; and the daemon's error if it is stopping. Frames that

@@ -45,6 +45,9 @@ pub struct Script {
     pub takes_many: bool,
     /// After this many frames, FETCH gets `Unavailable` over a connection that then ends.
     pub fetch_dies_after: Option<u64>,
+    /// Calls that get no answer, as if the daemon were stopped for that long: with 2, the next scan
+    /// that is begun, and the ping that follows.
+    pub stopped: u64,
 }
 
 pub struct Fake {
@@ -170,6 +173,12 @@ impl Drop for Running {
     }
 }
 
+/// Waits for longer than a reader that allows a second of silence, twice.
+fn stopped() -> Error {
+    std::thread::sleep(Duration::from_secs(4));
+    Error::new(ErrorKind::Io, "it was stopped")
+}
+
 struct Control(Arc<Fake>);
 
 impl Service for Control {
@@ -187,6 +196,7 @@ impl Service for Control {
                 readers: 4,
             }
             .encode(),
+            control_fn::PING if self.0.is_stopped(1) => return Err(stopped()),
             _ => Vec::new(),
         };
         Ok(Reply { payload, ..Reply::default() })
@@ -214,6 +224,7 @@ impl Service for Frames {
                 held.retain(|number| request.index_of(*number).is_some());
                 Holdings { native: held.into_iter().collect(), alien: RunSet::new() }.encode()
             }
+            frames_fn::SCAN_OPEN if fake.is_stopped(2) => return Err(stopped()),
             frames_fn::SCAN_OPEN => {
                 let open = ScanOpen::decode(payload)?;
                 let scan = fake.next_scan.fetch_add(1, Ordering::SeqCst) as u32;
@@ -275,6 +286,14 @@ impl Fake {
             backing_ok: true,
             series: Vec::new(),
         })
+    }
+
+    /// Whether a call is to get no answer, of which there is one where so many are left.
+    fn is_stopped(&self, left: u64) -> bool {
+        let stopped = &mut self.script.lock().unwrap().stopped;
+        let is_it = *stopped == left;
+        *stopped -= u64::from(is_it);
+        is_it
     }
 
     fn wait_for_death(&self) -> Error {
