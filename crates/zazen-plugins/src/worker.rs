@@ -281,11 +281,17 @@ fn may_be_served(caller: &Identity, whom: &Identity, own: &Identity) -> bool {
     caller == whom || gains_nothing()
 }
 
+/// Whether a caller is the daemon of this user and process. A caller of another node is not: its
+/// process is what it says itself, also over a connection that the daemon gave to this process.
+fn is_daemon(caller: &Caller, daemon: (u32, u32)) -> bool {
+    caller.is_local() && (caller.credentials.uid, caller.pid) == daemon
+}
+
 impl WorkerService {
     /// Opens the plug-in for a caller whom the daemon names. `socket`: the caller's own, over which
     /// its calls come from now on.
     fn open_for(&self, caller: &Caller, payload: &[u8], socket: Option<OwnedFd>) -> Result<Vec<u8>> {
-        if (caller.credentials.uid, caller.pid) != self.daemon {
+        if !is_daemon(caller, self.daemon) {
             return Err(Error::new(
                 ErrorKind::PermissionDenied,
                 "only the daemon opens a plug-in for others",
@@ -394,4 +400,23 @@ pub(crate) fn no_function(function: u16) -> Error {
         ErrorKind::Unsupported,
         format!("the plug-ins service has no function {function}; install the same release on both sides"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A remote caller's user and process are what it says.
+    #[test]
+    fn only_a_local_caller_is_the_daemon() {
+        let check = |uid, pid, host: Option<&str>, expected| {
+            let credentials = Credentials { uid, gid: 7, groups: Vec::new() };
+            let caller = Caller { credentials, pid, host: host.map(str::to_owned), connection: 1 };
+            assert_eq!(is_daemon(&caller, (7, 40)), expected, "{uid} {pid} {host:?}");
+        };
+        check(7, 40, None, true);
+        check(7, 40, Some("n3"), false);
+        check(7, 41, None, false);
+        check(8, 40, None, false);
+    }
 }
