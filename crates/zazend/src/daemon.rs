@@ -12,8 +12,8 @@ use crate::neighbours::AllNeighbours;
 use crate::node::Node;
 use crate::node_store::{AbsentDisk, CacheDisk, CacheDisks};
 use crate::peers::Peers;
-use crate::pieces::Pieces;
 use crate::placement::check_placement;
+use crate::push_buffers::PushBuffers;
 use crate::quotas;
 use crate::scan_records::ScanRecords;
 use crate::service_control::ControlService;
@@ -126,7 +126,7 @@ impl Daemon {
             shares: AllShares::default(),
             records: ScanRecords::default(),
             unfinished: Arc::default(),
-            pieces: Pieces::default(),
+            push_buffers: PushBuffers::default(),
             readers: readers.into(),
             cache_root: cache_root.to_string_lossy().into_owned(),
             powers,

@@ -10,7 +10,7 @@ use crate::neighbours::{AllNeighbours, Readers};
 use crate::node_store::{CacheDisks, NodeStore};
 use crate::opened::{OpenedDataset, Stops};
 use crate::peers::Peers;
-use crate::pieces::Pieces;
+use crate::push_buffers::PushBuffers;
 use crate::scan_records::ScanRecords;
 use crate::shares::AllShares;
 use crate::user_room::Unfinished;
@@ -59,8 +59,8 @@ pub struct Node {
     pub records: ScanRecords,
     /// What each user is still sending.
     pub unfinished: Arc<Unfinished>,
-    /// Memory for frames that come in.
-    pub pieces: Pieces,
+    /// Memory for frames that are pushed.
+    pub push_buffers: PushBuffers,
     /// Readers that clients should have in flight.
     pub readers: AtomicU16,
     /// The first cache root, resolved.

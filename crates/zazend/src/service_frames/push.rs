@@ -189,7 +189,7 @@ impl Hands<'_> {
             // Only the first time: later pieces fit into the same memory.
             self.buffer = match self.is_small() {
                 true => vec![0; self.came + bytes_max],
-                false => self.node.pieces.take(self.came + bytes_max),
+                false => self.node.push_buffers.take(self.came + bytes_max),
             };
         }
         let free = &mut self.buffer[self.came..self.came + bytes_max];
@@ -227,7 +227,7 @@ impl Hands<'_> {
 impl Drop for Hands<'_> {
     fn drop(&mut self) {
         if !self.buffer.is_empty() && !self.is_small() {
-            self.node.pieces.give(std::mem::take(&mut self.buffer));
+            self.node.push_buffers.give(std::mem::take(&mut self.buffer));
         }
     }
 }

@@ -1,19 +1,20 @@
-//! Memory for the pieces of frames that come in, used again: a fresh MiB costs a fault and zeroing
-//! of each page, which is more than to copy the bytes from the socket.
+//! Memory for frames that are pushed, chunk by chunk, used again: a fresh MiB costs a fault and
+//! zeroing of each page, which is more than to copy the bytes from the socket. The buffers that
+//! zazen-call keeps for answers are empty when they are taken, so each use zeroes them.
 //!
 //! Invariant: a buffer holds what an earlier frame, perhaps another user's, left in it. Whoever
 //! takes one uses only the bytes that it wrote itself.
 
 use std::sync::{Mutex, PoisonError};
 
-/// Buffers that are kept: as many as pushes run at a time on a busy node, and few MiB.
+/// Buffers that are kept. Each has at most one chunk of a push, 1 MiB.
 const KEPT_MAX: usize = 8;
 
 /// The buffers that nobody uses now.
 #[derive(Default)]
-pub struct Pieces(Mutex<Vec<Vec<u8>>>);
+pub struct PushBuffers(Mutex<Vec<Vec<u8>>>);
 
-impl Pieces {
+impl PushBuffers {
     /// A buffer of at least `bytes` bytes.
     pub(crate) fn take(&self, bytes: usize) -> Vec<u8> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -35,15 +36,15 @@ mod tests {
 
     #[test]
     fn buffers_are_used_again_and_few_are_kept() {
-        let pieces = Pieces::default();
-        let first = pieces.take(100);
+        let buffers = PushBuffers::default();
+        let first = buffers.take(100);
         let at = first.as_ptr();
-        pieces.give(first);
-        let again = pieces.take(60);
+        buffers.give(first);
+        let again = buffers.take(60);
         assert_eq!((again.as_ptr(), again.len()), (at, 100));
-        pieces.give(again);
-        assert_eq!(pieces.take(101).len(), 101, "one that is too short is no use");
-        (0..2 * KEPT_MAX).for_each(|_| pieces.give(vec![0; 7]));
-        assert_eq!(pieces.0.lock().unwrap().len(), KEPT_MAX);
+        buffers.give(again);
+        assert_eq!(buffers.take(101).len(), 101, "one that is too short is no use");
+        (0..2 * KEPT_MAX).for_each(|_| buffers.give(vec![0; 7]));
+        assert_eq!(buffers.0.lock().unwrap().len(), KEPT_MAX);
     }
 }
