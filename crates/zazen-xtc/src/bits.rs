@@ -4,6 +4,9 @@
 //! Three coordinates of known ranges are one mixed-radix number. Its bytes are stored with the
 //! lowest byte first, and the bits that fill no byte are its highest.
 
+/// The bits that [`Bits`] finds in eight bytes, wherever the first of them begins.
+const NARROW_MAX: u32 = 56;
+
 /// Reads numbers from the front of a byte slice. It reads no byte beyond the slice.
 pub(crate) struct Bits<'a> {
     bytes: &'a [u8],
@@ -91,17 +94,17 @@ impl Triple {
     }
 
     /// The same with a width that the format fixes.
-    pub(crate) fn with_width(sizes: [u32; 3], width: u32) -> Triple {
-        let line = u64::from(sizes[2]);
-        let plane = Divisor::new(line.saturating_mul(u64::from(sizes[1])));
-        Triple { width, widths: [0; 3], sizes, plane, line: Divisor::new(line) }
+    pub(crate) const fn with_width(sizes: [u32; 3], width: u32) -> Triple {
+        let (line, plane) = (sizes[2] as u64, (sizes[2] as u64).saturating_mul(sizes[1] as u64));
+        // Nothing is divided by more: such numbers are stored one by one.
+        let plane = if plane > 1 << 63 { 1 << 63 } else { plane };
+        Triple { width, widths: [0; 3], sizes, plane: Divisor::new(plane), line: Divisor::new(line) }
     }
 
     /// The next three numbers. A damaged stream gives any numbers.
     #[inline(always)]
     pub(crate) fn read(&self, bits: &mut Bits<'_>) -> Option<[u32; 3]> {
-        // A quotient is exact in double precision below 2^53.
-        if self.width.wrapping_sub(1) < 53 {
+        if self.width.wrapping_sub(1) < NARROW_MAX {
             let (x, rest) = self.plane.divide(bits.mixed(self.width)?);
             let (y, z) = self.line.divide(rest);
             return Some([x as u32, y as u32, z as u32]);
@@ -126,29 +129,28 @@ impl Triple {
 /// multiply.
 struct Divisor {
     divisor: u64,
-    reciprocal: f64,
+    /// 2^(63 + shift) / divisor, rounded up, where 2^shift is the first power of two that is not
+    /// below the divisor.
+    reciprocal: u64,
+    shift: u32,
 }
 
 impl Divisor {
-    /// `divisor` is not 0.
-    fn new(divisor: u64) -> Divisor {
-        Divisor { divisor, reciprocal: 1.0 / divisor as f64 }
+    /// `divisor` is neither 0 nor above 2^63.
+    const fn new(divisor: u64) -> Divisor {
+        let shift = divisor.next_power_of_two().trailing_zeros();
+        let reciprocal = ((1u128 << (63 + shift)) / divisor as u128 + 1) as u64;
+        Divisor { divisor, reciprocal, shift }
     }
 
-    /// Quotient and remainder of a number below 2^53.
+    /// Quotient and remainder of a number below 2^63.
+    ///
+    /// The reciprocal is too large by at most 1, so the quotient before it is cut off is too large
+    /// by less than number / 2^(63 + shift) <= 1 / divisor: not enough to reach the next whole one.
     #[inline(always)]
     fn divide(&self, number: u64) -> (u64, u64) {
-        // The product is off by less than one.
-        let guess = (number as i64 as f64 * self.reciprocal) as i64;
-        let rest = number as i64 - guess.wrapping_mul(self.divisor as i64);
-        let (guess, rest) = (guess as u64, rest as u64);
-        if (rest as i64) < 0 {
-            (guess.wrapping_sub(1), rest.wrapping_add(self.divisor))
-        } else if rest >= self.divisor {
-            (guess + 1, rest - self.divisor)
-        } else {
-            (guess, rest)
-        }
+        let quotient = ((u128::from(number << 1) * u128::from(self.reciprocal)) >> 64) as u64 >> self.shift;
+        (quotient, number.wrapping_sub(quotient.wrapping_mul(self.divisor)))
     }
 }
 
@@ -159,9 +161,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn division_is_exact(number in 0u64..1 << 53, shift in 0u32..52, divisor in 1u64..1 << 53) {
-            for divisor in [divisor, (divisor >> shift).max(1), number.max(1), number / 2 + 1, number / 3 + 1]
-            {
+        fn division_is_exact(
+            number in 0u64..1 << 63, less in 0u32..63, shift in 0u32..63, divisor in 1u64..(1 << 63) + 1,
+        ) {
+            let number = number >> less;
+            let some = (divisor >> shift).max(1);
+            let multiple = number / some * some;
+            for (number, divisor) in [
+                (number, divisor), (number, some), (multiple, some), (multiple.wrapping_sub(1) >> 1, some),
+                (multiple.saturating_sub(1), some), (number, number.max(1)), (number, number / 2 + 1),
+                (number, number / 3 + 1), ((1 << 63) - 1, some), (number, 1 << shift),
+            ] {
                 let expected = (number / divisor, number % divisor);
                 prop_assert_eq!(Divisor::new(divisor).divide(number), expected);
             }

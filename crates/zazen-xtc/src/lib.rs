@@ -246,6 +246,20 @@ impl Compressed {
     }
 }
 
+/// For each size index how small differences are stored; `None` if no writer uses it.
+static SMALL: [Option<Small>; NO_SIZE + 1] = {
+    let mut all = [const { None }; NO_SIZE + 1];
+    let mut index = SMALLEST;
+    while index < NO_SIZE {
+        let size = SIZES[index];
+        all[index] =
+            Some(Small { triple: Some(Triple::with_width([size; 3], index as u32)), middle: size as i32 / 2 });
+        index += 1;
+    }
+    all[NO_SIZE] = Some(Small { triple: None, middle: 0 });
+    all
+};
+
 /// How small differences are stored.
 struct Small {
     /// `None`: they cannot be stored.
@@ -256,12 +270,8 @@ struct Small {
 
 impl Small {
     /// `None` if no writer uses the index.
-    fn at(index: usize) -> Option<Small> {
-        if index == NO_SIZE {
-            return Some(Small { triple: None, middle: 0 });
-        }
-        let size = *SIZES.get(index).filter(|size| **size > 0)?;
-        Some(Small { triple: Some(Triple::with_width([size; 3], index as u32)), middle: (size / 2) as i32 })
+    fn at(index: usize) -> Option<&'static Small> {
+        SMALL.get(index)?.as_ref()
     }
 
     /// The next difference.
