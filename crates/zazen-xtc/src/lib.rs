@@ -252,8 +252,8 @@ static SMALL: [Option<Small>; NO_SIZE + 1] = {
     let mut index = SMALLEST;
     while index < NO_SIZE {
         let size = SIZES[index];
-        all[index] =
-            Some(Small { triple: Some(Triple::with_width([size; 3], index as u32)), middle: size as i32 / 2 });
+        let triple = Some(Triple::with_width([size; 3], index as u32));
+        all[index] = Some(Small { triple, middle: size as i32 / 2 });
         index += 1;
     }
     all[NO_SIZE] = Some(Small { triple: None, middle: 0 });

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import pickle
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -24,8 +26,10 @@ from MDAnalysis.analysis.results import Results, ResultsGroup
 from MDAnalysis.analysis.rms import RMSF
 from zazen.mdanalysis._reader import ZazenReader
 
-#: How much of the atoms' positions the ranks send each other at a time, all together.
+#: How much of the atoms' positions a rank collects before the ranks exchange them.
 _ROUND_BYTES = 64 << 20
+#: Between two looks at whether the other ranks have come, in seconds: the first and the longest.
+_LOOKS = (50e-6, 1e-3)
 
 
 class MPI(BackendBase):
@@ -113,6 +117,14 @@ class _Together:
     def step(self, what: str = "the analysis failed") -> _Step:
         return _Step(self, what)
 
+    def meet(self) -> None:
+        """Returns when all ranks have come. A rank that waits sleeps: MPI's own waiting takes a
+        core, which ranks that still compute may need."""
+        request, pause = self.comm.Ibarrier(), _LOOKS[0]
+        while not request.Test():
+            time.sleep(pause)
+            pause = min(2 * pause, _LOOKS[1])
+
     def equal(self, mine: str) -> None:
         """Raises InvalidArgumentError on all ranks unless ``mine`` is the same on all."""
         texts = self.comm.allgather(mine)
@@ -125,6 +137,7 @@ class _Together:
     def settle(self, error: Exception | None, what: str) -> None:
         """Raises if any rank has an error. Collective."""
         mine = None if error is None else f"{type(error).__name__}: {error}"
+        self.meet()
         failures = [(rank, text) for rank, text in enumerate(self.comm.allgather(mine)) if text is not None]
         if error is not None:
             raise error
@@ -265,44 +278,74 @@ class _Atoms:
 
 
 def _replay_rmsf(analysis: RMSF, frames: np.ndarray, shares: np.ndarray, together: _Together) -> RMSF:
-    """RMSF's sums depend on the order of frames. The ranks read and decode each its own, and send
-    each other the positions of RMSF's atoms; then every rank sums up in the order of the run, as
-    one process would."""
+    """RMSF's sums depend on the order of frames, and each atom's on no other atom. The ranks read
+    and decode each its own frames and send each other positions, so that each rank has a part of
+    the atoms in all frames. It sums these up in the order of the run, as one process would."""
     comm, group, trajectory = together.comm, analysis.atomgroup, analysis._trajectory
-    with together.step():
-        analysis._prepare_sliced_trajectory(frames[:, 1])
-        analysis._prepare()
-    atoms = _Atoms(group.n_atoms)
-    frame_bytes = max(1, 12 * atoms.n_atoms)
-    per_round = max(comm.size, _ROUND_BYTES // frame_bytes)
+    bounds = np.arange(comm.size + 1) * group.n_atoms // comm.size
+    atoms = _Atoms(bounds[comm.rank + 1] - bounds[comm.rank])
     mine = np.flatnonzero(shares == comm.rank)
     analysis.atomgroup = atoms
     try:
+        with together.step():
+            analysis._prepare_sliced_trajectory(frames[:, 1])
+            analysis._prepare()
         with _Reading(trajectory, frames[mine, 1]):
-            for begin in range(0, len(frames), per_round):
-                end = min(begin + per_round, len(frames))
+            for begin, end in _rounds(shares, max(1, _ROUND_BYTES // max(1, 12 * group.n_atoms))):
                 here = mine[(mine >= begin) & (mine < end)]
                 with together.step():
-                    positions = np.empty((len(here), atoms.n_atoms, 3), dtype=np.float32)
+                    positions = np.empty((len(here), group.n_atoms, 3), dtype=np.float32)
                     times = np.empty(len(here))
                     for at, frame in enumerate(frames[here, 1]):
                         step = trajectory[int(frame)]
                         positions[at], times[at] = group.positions, step.time
-                gathered = np.empty((end - begin, atoms.n_atoms, 3), dtype=np.float32)
-                for rank, (block, block_times) in enumerate(_gathered(comm, positions, times)):
-                    places = np.flatnonzero(shares[begin:end] == rank)
-                    gathered[places] = block
-                    analysis.times[begin + places] = block_times
-                for at in range(begin, end):
+                readers = shares[begin:end]
+                analysis.frames[begin:end] = frames[begin:end, 1]
+                for rank, found in enumerate(comm.allgather(times)):
+                    analysis.times[begin + np.flatnonzero(readers == rank)] = found
+                for at, atoms.positions in enumerate(_exchanged(comm, positions, readers, bounds), begin):
                     analysis._frame_index = at
-                    analysis.frames[at] = frames[at, 1]
-                    atoms.positions = gathered[at - begin]
                     analysis._single_frame()
+        parts = comm.allgather((analysis.mean, analysis.sumsquares))
+        analysis.mean, analysis.sumsquares = (np.concatenate(part) for part in zip(*parts, strict=True))
     finally:
         analysis.atomgroup = group
     return analysis
 
 
-def _gathered(comm: Any, positions: np.ndarray, times: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Each rank's positions and times, on all ranks."""
-    return comm.allgather((positions, times))
+def _rounds(shares: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
+    """Cuts the run where a rank would have more than ``most`` frames: begin and end of each
+    part."""
+    begin = 0
+    while begin < len(shares):
+        ahead = shares[begin : begin + most * (int(shares.max()) + 1)]
+        # How many frames before this one the same rank has.
+        order = np.argsort(ahead, kind="stable")
+        first = np.searchsorted(ahead[order], ahead[order], side="left")
+        before = np.empty(len(ahead), dtype=np.int64)
+        before[order] = np.arange(len(ahead)) - first
+        too_many = np.flatnonzero(before >= most)
+        end = begin + (int(too_many[0]) if len(too_many) else len(ahead))
+        yield begin, end
+        begin = end
+
+
+def _exchanged(comm: Any, positions: np.ndarray, readers: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """This rank's part of the atoms in all frames of a round, in their order. Collective.
+
+    ``positions``: all atoms in the frames that this rank has read. ``readers``: for each frame of
+    the round, the rank that has read it. Rank r gets the atoms from ``bounds[r]`` on.
+    """
+    counts = np.bincount(readers, minlength=comm.size)
+    widths = 3 * np.diff(bounds)
+    width = int(widths[comm.rank])
+    sent = np.empty(positions.size, dtype=np.float32)
+    for begin, end in itertools.pairwise(bounds):
+        part = sent[3 * len(positions) * begin : 3 * len(positions) * end]
+        part.reshape(len(positions), end - begin, 3)[...] = positions[:, begin:end]
+    received = np.empty(len(readers) * width, dtype=np.float32)
+    comm.Alltoallv([sent, len(positions) * widths], [received, counts * width])
+    # It came rank by rank.
+    ordered = np.empty((len(readers), width // 3, 3), dtype=np.float32)
+    ordered[np.argsort(readers, kind="stable")] = received.reshape(ordered.shape)
+    return ordered

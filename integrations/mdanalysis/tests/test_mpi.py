@@ -11,6 +11,7 @@ pytest.importorskip("MDAnalysis", reason="no MDAnalysis: pip install 'zazen[mdan
 pytest.importorskip("MDAnalysisTests", reason="no trajectories to compare: pip install MDAnalysisTests")
 
 import MDAnalysis as mda
+import numpy as np
 import zazen
 import zazen.testing
 from MDAnalysisTests import datafiles
@@ -33,6 +34,21 @@ def protein(tmp_path_factory):
         for _ in universe.trajectory:
             writer.write(near)
     return folder
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_rounds_hold_no_more_frames_of_a_rank_than_they_may(ranks):
+    import zazen.mdanalysis._mpi as mpi
+
+    rng = np.random.default_rng(ranks)
+    for count, most in [(0, 1), (1, 1), (40, 1), (40, 7), (40, 100)]:
+        for shares in (rng.integers(0, ranks, count), np.zeros(count, dtype=np.int64)):
+            rounds = list(mpi._rounds(shares, most))
+            assert [at for begin, end in rounds for at in range(begin, end)] == list(range(count))
+            for begin, end in rounds:
+                assert begin < end and np.bincount(shares[begin:end]).max() <= most
+                # One frame more would be too many, or there is none.
+                assert end == count or np.bincount(shares[begin : end + 1]).max() > most
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
