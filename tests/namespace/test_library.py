@@ -192,8 +192,16 @@ def test_many_at_once(ns):
     assert "2 of 3" in raised.value.__notes__[0]
     assert ns.remove_many([f"/m/{name}" for name in names]) == [None] * 2500
     assert sorted(ns.listdir("/m")) == sorted(["new", "new2", "x" * 255, "link"])
+    # What is wrong with a call's arguments is said before the call has any effect.
     with pytest.raises(ValueError, match="on_error"):
         ns.stat_many([], on_error="ignore")
+    with pytest.raises(ValueError, match="on_error"):
+        ns.remove_many(["/m/new"], on_error="ignore")
+    for call in (ns.stat_many, ns.remove_many, ns.locate, lambda one: ns.create_many("/m", one)):
+        for one in ("ab", b"ab", Path("ab")):
+            with pytest.raises(TypeError, match="takes several paths"):
+                call(one)
+    assert sorted(ns.listdir("/m")) == sorted(["new", "new2", "x" * 255, "link"])
 
 
 def test_where_files_are(ns):
@@ -205,8 +213,6 @@ def test_where_files_are(ns):
     assert empty.bytes == 0
     with pytest.raises(IsADirectoryError, match="/dir"):
         ns.locate(["/dir"])
-    with pytest.raises(TypeError):
-        ns.locate("/f")
     assert ns.nodes()[0]["up"] and ns.status()["partitions"] >= 16
 
 

@@ -85,6 +85,8 @@ def owners_of_files(
 ) -> dict[str, list[str]]:
     """For each file, the workers whose node holds most blocks of it; none for a file that no node
     has blocks of."""
+    if isinstance(paths, str | bytes | os.PathLike):
+        raise TypeError("several paths are wanted; give a list")
     paths = [os.fspath(path) for path in paths]
     held: Mapping[str, list[int]] = client.run(_held_of_files, paths, block_bytes, options)
     owners = {}

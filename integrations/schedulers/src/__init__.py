@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from zazen import namespace
 
@@ -48,7 +49,7 @@ def holders(
     namespace than that of this machine's daemon. Raises what ``Namespace.locate`` raises, for the
     first path that it cannot find.
     """
-    given = [os.fspath(path) for path in paths]
+    given = [os.fspath(path) for path in several(paths, "holders")]
     within = [namespace_path(path, mount) for path in given]
     source = namespace.connect() if of is None else of
     found: dict[str, str | None] = {}
@@ -57,6 +58,13 @@ def holders(
         names = [place.name or None for place in places]
         found.update(zip(given[at : at + _AT_ONCE], names, strict=True))
     return found
+
+
+def several(given: Iterable[Any], called: str) -> list[Any]:
+    """`given` as a list. One path alone would be taken apart into its characters."""
+    if isinstance(given, str | bytes | os.PathLike):
+        raise TypeError(f"{called} takes several paths; give a list")
+    return list(given)
 
 
 def nodelist(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import zazen
 from zazen import namespace
-from zazen.schedulers import holders, most_held
+from zazen.schedulers import holders, most_held, several
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -56,7 +56,9 @@ def map_files(
     UnavailableError, and submits nothing, if that node has no worker. What no node holds runs
     anywhere. ``mount`` and ``of`` as for `zazen.schedulers.holders`.
     """
-    given = [[one] if isinstance(one, str | os.PathLike) else list(one) for one in inputs]
+    given = [
+        [one] if isinstance(one, str | os.PathLike) else list(one) for one in several(inputs, "map_files")
+    ]
     tasks = [[os.fspath(path) for path in paths] for paths in given]
     held = holders(dict.fromkeys(path for task in tasks for path in task), mount=mount, of=of)
     workers = workers_of_nodes(client)

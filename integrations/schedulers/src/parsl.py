@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zazen import namespace
-from zazen.schedulers import holders, most_held
+from zazen.schedulers import holders, most_held, several
 
 if TYPE_CHECKING:
     from parsl.dataflow.dflow import DataFlowKernel
@@ -46,7 +46,9 @@ def map_files(
 
     kernel = kernel or parsl.dfk()
     labels = [label for label in kernel.executors if not label.startswith("_")]
-    given = [[one] if isinstance(one, str | os.PathLike) else list(one) for one in inputs]
+    given = [
+        [one] if isinstance(one, str | os.PathLike) else list(one) for one in several(inputs, "map_files")
+    ]
     tasks = [[os.fspath(path) for path in paths] for paths in given]
     held = holders(dict.fromkeys(path for task in tasks for path in task), mount=mount, of=of)
     apps: dict[str | None, Any] = {}

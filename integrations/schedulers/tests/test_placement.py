@@ -83,6 +83,12 @@ def test_a_task_goes_to_the_node_with_most_of_its_inputs():
     assert most_held([], held) is None
 
 
+def test_one_path_alone_is_not_taken_apart():
+    for call in (holders, nodelist):
+        with pytest.raises(TypeError, match="takes several paths"):
+            call("/job/a")
+
+
 def test_holders_are_those_that_wrote(nodes, files):
     of = namespace.Namespace(nodes[0].socket)
     assert holders(files, mount="/job", of=of) == files

@@ -120,9 +120,18 @@ def _umask() -> int:
     return 0o022
 
 
-def _raise_first(results: list[Any], on_error: str) -> None:
+def _several(given: Iterable[ANY_PATH], called: str, on_error: str) -> list[ANY_PATH]:
+    """The arguments of `called`, looked at before it has any effect. One path alone would be taken
+    apart into its characters.
+    """
+    if isinstance(given, str | bytes | os.PathLike):
+        raise TypeError(f"{called} takes several paths; give a list")
     if on_error not in ("raise", "return"):
         raise ValueError(f'on_error is {on_error!r}; give "raise" or "return"')
+    return list(given)
+
+
+def _raise_first(results: list[Any], on_error: str) -> None:
     failed = [result for result in results if isinstance(result, Exception)]
     if on_error == "raise" and failed:
         failed[0].add_note(f"{len(failed)} of {len(results)} failed; on_error='return' gives each result")
@@ -308,7 +317,8 @@ class Namespace:
 
         ``on_error="return"`` puts the exception in the place of a path that cannot be had.
         """
-        results = self._link.stat_many([to_bytes(path) for path in paths], follow_symlinks)
+        listed = _several(paths, "stat_many", on_error)
+        results = self._link.stat_many([to_bytes(path) for path in listed], follow_symlinks)
         _raise_first(results, on_error)
         return [raw if isinstance(raw, Exception) else _stat_result(raw) for raw in results]
 
@@ -320,23 +330,21 @@ class Namespace:
         A name that exists is FileExistsError. With ``on_error="raise"`` the other files are made
         all the same; ``on_error="return"`` puts the exception in the name's place.
         """
-        results = self._link.create_many(
-            to_bytes(directory), [to_bytes(name) for name in names], mode & ~self.umask
-        )
+        listed = [to_bytes(name) for name in _several(names, "create_many", on_error)]
+        results = self._link.create_many(to_bytes(directory), listed, mode & ~self.umask)
         _raise_first(results, on_error)
         return results
 
     def remove_many(self, paths: Iterable[ANY_PATH], *, on_error: str = "raise") -> list[Any]:
         """Removes files, up to 1,024 a call; None for each. Errors as with `create_many`."""
-        results = self._link.remove_many([to_bytes(path) for path in paths])
+        listed = _several(paths, "remove_many", on_error)
+        results = self._link.remove_many([to_bytes(path) for path in listed])
         _raise_first(results, on_error)
         return results
 
     def locate(self, paths: Iterable[ANY_PATH], *, on_error: str = "raise") -> list[Any]:
         """For each file, the `Place` of its bytes. Errors as with `stat_many`."""
-        if isinstance(paths, str | bytes | os.PathLike):
-            raise TypeError("locate takes several paths; give a list")
-        given = list(paths)
+        given = _several(paths, "locate", on_error)
         results = self._link.locate([to_bytes(path) for path in given])
         _raise_first(results, on_error)
         return [
