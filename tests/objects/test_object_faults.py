@@ -15,7 +15,8 @@ from conftest import daemon, location, read
 
 pytestmark = pytest.mark.filterwarnings("ignore::zazen.ZazenWarning")
 
-DATA = bytes(at % 251 for at in range(3_000_000))
+# More than two of the largest parts that are fetched at once.
+DATA = (bytes(range(251)) * 40_000)[:9_000_000]
 # Each call of the daemon to its store ends within 20 s; a busy machine needs longer for the rest.
 BOUND_SECONDS = 400
 
@@ -90,7 +91,7 @@ def test_more_bytes_than_asked_for(hostile):
         if not is_read(request):
             return False
         headers = {"ETag": '"a"', "Last-Modified": DATE, "Content-Range": f"bytes 0-99/{len(DATA)}"}
-        request.give(206, b"?" * 9_000_000, headers)
+        request.give(206, b"?" * 20_000_000, headers)
         return True
 
     check_lie(hostile, behave)
@@ -123,7 +124,7 @@ def test_the_whole_object_where_a_range_was_asked_for(hostile):
 def test_another_version_in_the_middle_of_a_read(hostile):
     # The first read has the object's tag, and each later one another tag and other bytes.
     def behave(request):
-        if not is_read(request) or request.headers["Range"] == f"bytes=0-{(256 << 10) - 1}":
+        if not is_read(request) or request.headers["Range"].startswith("bytes=0-"):
             return False
         request.give_object(b"?" * len(DATA), tag="other")
         return True

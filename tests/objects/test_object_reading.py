@@ -135,6 +135,31 @@ def test_many_frames_are_found_and_looked_at_by_few_requests(helper, tmp_path):
         assert len(kinds) < len(frames) / 4, f"{len(kinds)} requests for {len(frames)} cached frames"
 
 
+@pytest.mark.parametrize(
+    ("size", "count", "most"), [(64 << 10, 200, 1.0), (4 << 20, 48, 1.4), (20 << 20, 8, 6.0)]
+)
+def test_a_cold_read_asks_for_no_byte_twice_and_seldom(helper, tmp_path, size, count, most):
+    from hostile import Hostile
+
+    data = (bytes(range(251)) * (size // 251 + 1))[:size]
+    objects = {f"p/run1/frame{number:05}": data for number in range(count)}
+    with (
+        Hostile(objects) as server,
+        daemon(tmp_path, helper, f"s3://b/p?endpoint={server.endpoint}") as running,
+    ):
+        with zazen.open("s3://b/p/run1", socket=str(running.socket)) as dataset:
+            server.requests.clear()
+            assert sum(frame.length for frame in dataset.frames()) == size * count
+        asked = [told for told in server.requests if told[1].startswith("p/run1/frame")]
+        assert len(asked) <= most * count, f"{len(asked) / count} requests for each object"
+        bytes_asked = 0
+        for _, _, ranged in asked:
+            if ranged is not None:
+                first, last = map(int, ranged.removeprefix("bytes=").split("-"))
+                bytes_asked += min(last + 1, size) - first
+        assert bytes_asked == size * count
+
+
 @pytest.fixture
 def open_folder():
     """A folder that all users may enter."""

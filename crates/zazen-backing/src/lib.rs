@@ -3,7 +3,8 @@
 //! rate ([`served`], the testbed's model of a slow file server). The third kind is a bucket of an
 //! object store ([`objects`]), which a program of its own reads.
 //!
-//! Invariants: this crate never writes to the backing store. The store decides what a caller may do
+//! Invariants: no daemon writes to the backing store, and of this crate only
+//! [`objects::ObjectWriter`], for a user's own program. The store decides what a caller may do
 //! there: threads that have assumed the caller's identity use the directory ([`Backing::seen_by`]),
 //! so the kernel decides. An object store knows no users: there, an owner, a group and a mode that
 //! the administrator gives decide.
@@ -30,10 +31,21 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use zazen_core::{Credentials, RelPath, Result, Validator};
 
+/// Bytes in memory of their own.
+pub type Piece = Box<dyn AsRef<[u8]> + Send>;
+
 /// An open source file. Reads may come from several threads, each with its own offset.
 pub trait SourceFile: Send + Sync {
     /// Reads up to `buffer.len()` bytes at `offset`; 0 at the end of the file.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize>;
+    /// Reads up to `bytes_max` bytes at `offset`, as pieces in their order; none at the end of the
+    /// file. Whoever has the bytes in memory hands them on as they are.
+    fn read_pieces(&self, bytes_max: usize, offset: u64) -> Result<Vec<Piece>> {
+        let mut bytes = vec![0; bytes_max];
+        let read = self.read_at(&mut bytes, offset)?;
+        bytes.truncate(read);
+        Ok(if bytes.is_empty() { Vec::new() } else { vec![Box::new(bytes)] })
+    }
     /// What the file looked like when it was opened.
     fn stat(&self) -> SourceStat;
     /// What this open file looks like now, even if its name leads to another file by now.

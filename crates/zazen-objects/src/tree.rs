@@ -4,12 +4,11 @@
 //! asked for, and if they are exactly the range that was asked for. What a part of a listing does
 //! not show may exist all the same. Each call ends within its deadline.
 
-use crate::ahead::{Ahead, Part, Version, here};
+use crate::ahead::{Ahead, Gathered, Part, Pieces, Version};
 use crate::errors::translate;
 use crate::http::Connector;
 use crate::version::validator_of;
-use bytes::Bytes;
-use futures_util::{FutureExt, StreamExt, stream};
+use futures_util::{StreamExt, stream};
 use object_store::aws::{AmazonS3, AmazonS3Builder, Checksum};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
@@ -20,10 +19,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use zazen_backing::objects::{CALL_DEADLINE, LIST_DEADLINE, ObjectLocation, WRITE_DEADLINE};
 use zazen_backing::served::{PAYLOAD_MAX, READ_BYTES_MAX};
-use zazen_backing::{Backing, DirectoryNames, Rights, SourceFile, SourceStat};
+use zazen_backing::{Backing, DirectoryNames, Piece, Rights, SourceFile, SourceStat};
 use zazen_core::{Credentials, Error, ErrorKind, RelPath, Result, Validator};
 
-/// The first bytes of an object come with the answer that opens it.
+/// The first bytes of an object come with the answer that opens it: at least so many, and more if
+/// more was read of its like.
 const FIRST_BYTES: u64 = 256 << 10;
 /// Objects of which that was too little; they are opened without their first bytes.
 const LARGE_MAX: usize = 1 << 16;
@@ -51,6 +51,8 @@ pub(crate) struct Shared {
     location: ObjectLocation,
     ahead: Ahead,
     large: Mutex<HashSet<RelPath>>,
+    /// Where requests run.
+    handle: tokio::runtime::Handle,
 }
 
 impl ObjectTree {
@@ -87,7 +89,8 @@ impl ObjectTree {
         let store = builder
             .build()
             .map_err(|error| Error::new(ErrorKind::Config, format!("{}: {error}", location.root())))?;
-        let shared = Shared { store, location, ahead: Ahead::default(), large: Mutex::default() };
+        let handle = runtime.handle().clone();
+        let shared = Shared { store, location, ahead: Ahead::default(), large: Mutex::default(), handle };
         Ok(ObjectTree { shared: Arc::new(shared), runtime })
     }
 
@@ -105,9 +108,8 @@ impl ObjectTree {
     }
 
     fn file(&self, path: &RelPath, validator: Validator) -> Box<dyn SourceFile> {
-        let (shared, handle) = (self.shared.clone(), self.runtime.handle().clone());
-        let version = Version::of(path, &validator);
-        Box::new(ObjectFile { stat: shared.stat_of(validator), shared, handle, version })
+        let (shared, version) = (self.shared.clone(), Version::of(path, &validator));
+        Box::new(ObjectFile { stat: shared.stat_of(validator), shared, version })
     }
 }
 
@@ -319,17 +321,17 @@ impl Shared {
         }
     }
 
-    async fn open(&self, path: &RelPath) -> Result<Validator> {
+    async fn open(self: &Arc<Self>, path: &RelPath) -> Result<Validator> {
         if path.is_root() {
             return Err(self.no_object(path).await);
         }
+        let first_bytes = self.ahead.habit(path).clamp(FIRST_BYTES, READ_BYTES_MAX as u64);
         let is_large = self.large.lock().unwrap_or_else(PoisonError::into_inner).contains(path);
-        if !is_large {
-            let range = Some(GetRange::Bounded(0..FIRST_BYTES));
+        if !is_large || first_bytes > FIRST_BYTES {
+            let range = Some(GetRange::Bounded(0..first_bytes));
             match self.store.get_opts(&self.object(path)?, GetOptions { range, ..Default::default() }).await {
                 Ok(found) => {
                     let seen = validator_of(&found.meta);
-                    let bytes = self.collect(path, found, 0..FIRST_BYTES.min(seen.size)).await?;
                     if seen.size > FIRST_BYTES {
                         let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
                         if large.len() >= LARGE_MAX {
@@ -337,7 +339,12 @@ impl Shared {
                         }
                         large.insert(path.clone());
                     }
-                    self.ahead.keep(&Version::of(path, &seen), 0, here(bytes));
+                    let (shared, version) = (self.clone(), Version::of(path, &seen));
+                    let range = 0..first_bytes.min(seen.size);
+                    // Whoever opens it learns of it before all these bytes are here.
+                    let part = self
+                        .coming(range.end, async move { shared.collect(&version.path, found, range).await });
+                    self.ahead.keep(&Version::of(path, &seen), 0, part);
                     return Ok(seen);
                 }
                 Err(object_store::Error::NotFound { .. }) => return Err(self.no_object(path).await),
@@ -351,13 +358,26 @@ impl Shared {
         }
     }
 
+    /// A part that `fetch` brings, from now on.
+    fn coming(&self, length: u64, fetch: impl Future<Output = Result<Pieces>> + Send + 'static) -> Part {
+        let what = self.location.root();
+        let fetch = self.handle.spawn(async move {
+            tokio::time::timeout(CALL_DEADLINE, fetch).await.unwrap_or_else(|_| {
+                let text = format!("{what}: no bytes came within {CALL_DEADLINE:?}");
+                Err(Error::new(ErrorKind::TimedOut, text))
+            })
+        });
+        let ended = |_| Error::new(ErrorKind::Unavailable, "the read was ended");
+        Part::coming(length, async move { fetch.await.map_err(ended).and_then(|got| got).map_err(Arc::new) })
+    }
+
     /// All bytes of an answer, which must be exactly `range`.
     async fn collect(
         &self,
         path: &RelPath,
         found: object_store::GetResult,
         range: std::ops::Range<u64>,
-    ) -> Result<Bytes> {
+    ) -> Result<Pieces> {
         let wrong = |what: String| {
             let text = format!("{}: {what}; the object store is out of order", self.name(path));
             Error::new(ErrorKind::Protocol, text)
@@ -365,24 +385,25 @@ impl Shared {
         if found.range != range {
             return Err(wrong(format!("asked for {range:?}, sent {:?}", found.range)));
         }
-        let wanted = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
-        let mut bytes = Vec::with_capacity(wanted.min(READ_BYTES_MAX));
+        let wanted = range.end - range.start;
+        let (mut bytes, mut come) = (Gathered::default(), 0);
         let mut parts = found.into_stream();
         while let Some(part) = parts.next().await {
             let part = part.map_err(|error| translate(&self.name(path), error))?;
-            if bytes.len() + part.len() > wanted {
+            come += part.len() as u64;
+            if come > wanted {
                 return Err(wrong(format!("sent more than the {wanted} bytes asked for")));
             }
-            bytes.extend_from_slice(&part);
+            bytes.add(part);
         }
-        match bytes.len() == wanted {
-            true => Ok(bytes.into()),
-            false => Err(wrong(format!("sent {} of the {wanted} bytes asked for", bytes.len()))),
+        match come == wanted {
+            true => Ok(bytes.end()),
+            false => Err(wrong(format!("sent {come} of the {wanted} bytes asked for"))),
         }
     }
 
     /// Bytes of one version: `Stale` if the object is another one by now.
-    async fn get(&self, version: &Version, range: std::ops::Range<u64>) -> Result<Bytes> {
+    async fn get(&self, version: &Version, range: std::ops::Range<u64>) -> Result<Pieces> {
         let path = &version.path;
         let options = GetOptions { range: Some(GetRange::Bounded(range.clone())), ..Default::default() };
         let stale = || {
@@ -501,7 +522,6 @@ impl Backing for ObjectTree {
 /// One version of an object.
 struct ObjectFile {
     shared: Arc<Shared>,
-    handle: tokio::runtime::Handle,
     version: Version,
     stat: SourceStat,
 }
@@ -510,31 +530,24 @@ impl ObjectFile {
     /// Begins to fetch a part.
     fn begin(&self, range: std::ops::Range<u64>) -> Part {
         let (shared, version) = (self.shared.clone(), self.version.clone());
-        let fetch = self.handle.spawn(async move { shared.get(&version, range).await });
-        let ended = |_| Error::new(ErrorKind::Unavailable, "the read was ended");
-        let part = async move { fetch.await.map_err(ended).and_then(|got| got).map_err(Arc::new) };
-        part.boxed().shared()
+        let length = range.end - range.start;
+        self.shared.coming(length, async move { shared.get(&version, range).await })
     }
-}
 
-impl SourceFile for ObjectFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+    /// At most `bytes_max` bytes at `offset`; none at the end.
+    fn read(&self, bytes_max: usize, offset: u64) -> Result<Pieces> {
         let (shared, version, size) = (&self.shared, &self.version, self.stat.validator.size);
-        let wanted = (buffer.len().min(READ_BYTES_MAX) as u64).min(size.saturating_sub(offset));
+        let wanted = (bytes_max.min(READ_BYTES_MAX) as u64).min(size.saturating_sub(offset));
         if wanted == 0 {
-            return Ok(0);
+            return Ok(Pieces::default());
         }
         let ready = shared.ahead.take(version, offset);
         let part = ready.unwrap_or_else(|| self.begin(offset..offset + wanted));
-        // A part that is here may be shorter than what is wanted.
-        let comes = match part.clone().now_or_never() {
-            Some(Ok(bytes)) => wanted.min(bytes.len() as u64),
-            _ => wanted,
-        };
+        let comes = wanted.min(part.length);
         for next in shared.ahead.after_read(version, offset, comes, READ_BYTES_MAX as u64) {
             shared.ahead.keep(version, next.start, self.begin(next));
         }
-        let waited = self.handle.block_on(async { tokio::time::timeout(CALL_DEADLINE, part).await });
+        let waited = shared.handle.block_on(async { tokio::time::timeout(CALL_DEADLINE, part.bytes).await });
         let bytes = match waited {
             Ok(Ok(bytes)) => bytes,
             Ok(Err(error)) => return Err(Error::new(error.kind(), error.to_string())),
@@ -543,12 +556,27 @@ impl SourceFile for ObjectFile {
                 return Err(Error::new(ErrorKind::TimedOut, what));
             }
         };
-        let count = bytes.len().min(wanted as usize);
-        buffer[..count].copy_from_slice(&bytes[..count]);
-        if count < bytes.len() {
-            shared.ahead.keep(version, offset + count as u64, here(bytes.slice(count..)));
+        let (bytes, rest) = bytes.split(comes);
+        if rest.length() > 0 {
+            shared.ahead.keep(version, offset + comes, Part::here(rest));
         }
-        Ok(count)
+        Ok(bytes)
+    }
+}
+
+impl SourceFile for ObjectFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let mut filled = 0;
+        for piece in self.read(buffer.len(), offset)?.into_vec() {
+            buffer[filled..filled + piece.len()].copy_from_slice(&piece);
+            filled += piece.len();
+        }
+        Ok(filled)
+    }
+
+    fn read_pieces(&self, bytes_max: usize, offset: u64) -> Result<Vec<Piece>> {
+        let pieces = self.read(bytes_max, offset)?.into_vec().into_iter();
+        Ok(pieces.map(|piece| Box::new(piece) as Piece).collect())
     }
 
     fn stat(&self) -> SourceStat {

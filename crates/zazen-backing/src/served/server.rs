@@ -5,9 +5,9 @@ use super::{
     ListDirectory, Names, OpenFile, READ_BYTES_MAX, ReadFile, STATS_MAX, StatMany, StatMessage, Stats,
     TokenBucket, Traffic, function, receive, send,
 };
-use crate::{Backing, DirectoryBacking, SourceFile};
+use crate::{Backing, DirectoryBacking, Piece, SourceFile};
 use std::collections::HashMap;
-use std::io::{Read, Write};
+use std::io::{IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -191,7 +191,8 @@ fn talk(
         };
         match answer {
             Ok((payload, bulk)) => {
-                send(stream, Kind::Reply, function, 0, &payload, bulk.len() as u64).map_err(lost)?;
+                let bulk_bytes = bulk.iter().map(|piece| (**piece).as_ref().len() as u64).sum();
+                send(stream, Kind::Reply, function, 0, &payload, bulk_bytes).map_err(lost)?;
                 send_data(stream, &bulk, shared).map_err(lost)?;
             }
             Err(error) => {
@@ -203,14 +204,35 @@ fn talk(
     Ok(())
 }
 
-fn send_data(stream: &mut impl Write, data: &[u8], shared: &Shared) -> std::io::Result<()> {
-    let portion = shared.bucket.as_ref().map_or(READ_BYTES_MAX, TokenBucket::portion_bytes);
-    for part in data.chunks(portion) {
-        if let Some(bucket) = &shared.bucket {
-            bucket.take(part.len());
-        }
+fn send_data(stream: &mut impl Write, data: &[Piece], shared: &Shared) -> std::io::Result<()> {
+    let pieces: Vec<&[u8]> = data.iter().map(|piece| (**piece).as_ref()).collect();
+    let count = |bytes: usize| shared.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    let Some(bucket) = &shared.bucket else {
+        write_all(stream, &pieces)?;
+        count(pieces.iter().map(|piece| piece.len()).sum());
+        return Ok(());
+    };
+    for part in pieces.iter().flat_map(|piece| piece.chunks(bucket.portion_bytes())) {
+        bucket.take(part.len());
         stream.write_all(part)?;
-        shared.bytes.fetch_add(part.len() as u64, Ordering::Relaxed);
+        count(part.len());
+    }
+    Ok(())
+}
+
+/// Writes all pieces, many by one call.
+fn write_all(stream: &mut impl Write, pieces: &[&[u8]]) -> std::io::Result<()> {
+    let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+    let mut left = &mut slices[..];
+    // Drops empty ones at the front.
+    IoSlice::advance_slices(&mut left, 0);
+    while !left.is_empty() {
+        match stream.write_vectored(left) {
+            Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
+            Ok(written) => IoSlice::advance_slices(&mut left, written),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
     Ok(())
 }
@@ -220,7 +242,7 @@ fn answer(
     function: u16,
     payload: &[u8],
     current: &mut Current,
-) -> Result<(Vec<u8>, Vec<u8>)> {
+) -> Result<(Vec<u8>, Vec<Piece>)> {
     let count = |counter: &AtomicU64, by: usize| counter.fetch_add(by as u64, Ordering::Relaxed);
     let payload = match function {
         function::STAT_MANY => {
@@ -263,7 +285,7 @@ fn answer(
     Ok((payload, Vec::new()))
 }
 
-fn read(shared: &Shared, wanted: &ReadFile, current: &mut Current) -> Result<Vec<u8>> {
+fn read(shared: &Shared, wanted: &ReadFile, current: &mut Current) -> Result<Vec<Piece>> {
     let fits = |(path, file): &(RelPath, Box<dyn SourceFile>)| {
         *path == wanted.path && file.stat().validator.looks_like(&wanted.validator)
     };
@@ -277,15 +299,16 @@ fn read(shared: &Shared, wanted: &ReadFile, current: &mut Current) -> Result<Vec
             format!("{} changed since it was opened; open it again", wanted.path),
         ));
     }
-    let mut data = vec![0; (wanted.length as usize).min(READ_BYTES_MAX)];
-    let mut filled = 0;
-    while filled < data.len() {
-        match file.read_at(&mut data[filled..], wanted.offset + filled as u64)? {
-            0 => break,
-            read => filled += read,
+    let length = (wanted.length as usize).min(READ_BYTES_MAX);
+    let (mut data, mut filled) = (Vec::new(), 0);
+    while filled < length {
+        let pieces = file.read_pieces(length - filled, wanted.offset + filled as u64)?;
+        if pieces.is_empty() {
+            break;
         }
+        filled += pieces.iter().map(|piece| (**piece).as_ref().len()).sum::<usize>();
+        data.extend(pieces);
     }
-    data.truncate(filled);
     *current = Some((wanted.path.clone(), file));
     Ok(data)
 }
