@@ -24,7 +24,7 @@ endif
 
 # The demo and the tests run a lightly optimised build, which `cargo test` shares. Benches and wheels are fully optimised.
 PROFILE := dev
-bench-data bench-zazen bench-calls bench-namespace: PROFILE := release
+bench-data bench-objects bench-zazen bench-calls bench-namespace: PROFILE := release
 
 # zazen-vopr plants bugs in zazen-namespace, by a feature. Cargo gives all packages of one build the same features, so
 # zazen-vopr is built and tested by itself: no program that is installed holds a planted bug.
@@ -43,7 +43,7 @@ OBJECTS_TEST := cargo test --quiet $(OF_OBJECTS)
 
 RUST_TESTS := $(PYTHON) scripts/rust_tests.py --locked
 
-.PHONY: help demo test check vopr soak bench bench-data bench-zazen bench-calls bench-namespace bench-sim bench-viz viz-pictures docs wheel deb rpm recipes setup prerequisites packages native install clean test-rust test-python test-rust-built test-rust-run test-python-run test-integrations-run test-objects-run objects
+.PHONY: help demo test check vopr soak bench bench-data bench-objects bench-zazen bench-calls bench-namespace bench-sim bench-viz viz-pictures docs wheel deb rpm recipes setup prerequisites packages native install clean test-rust test-python test-rust-built test-rust-run test-python-run test-integrations-run test-objects-run objects
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -98,7 +98,7 @@ check: $(VENV)/.requirements
 
 ## make objects  the program that reads object stores for a daemon, into target/objects
 objects: prerequisites
-	@$(STEP) objects "compiling zazen-objects" 120 $(OBJECTS)
+	@$(STEP) objects "compiling zazen-objects (cargo profile $(PROFILE))" 120 $(OBJECTS) --profile $(PROFILE)
 
 ## make vopr    simulates whole clusters with faults (SEEDS=10000 of them, from FROM=0 on)
 vopr: prerequisites
@@ -119,6 +119,10 @@ bench: prerequisites
 bench-data: install
 	$(BIN)/python bench/data/bench_data.py $(ROWS)
 	set -e; for rows in index_cost random_access files_cold_warm torch_epochs explain_cost; do $(BIN)/python bench/data/$$rows.py; done
+
+## make bench-objects  cold frames of an object store through a daemon, against the same library bare
+bench-objects: install objects $(VENV)/.requirements-bench
+	$(BIN)/python bench/data/object_store.py
 
 ## make bench-zazen  the Zazen paper's evaluation, run again (root; FIGURES="fig4 fig7" for some)
 bench-zazen: install $(VENV)/.requirements-bench

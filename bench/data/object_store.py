@@ -8,13 +8,15 @@ Both read the same objects of one server, with eight requests at once, in turn: 
 the library `object_store` in Python, and a dataset's frames through zazend, whose cache is empty.
 Zazen also writes the frames to its cache and checks them. The server is a model of a store at a
 distance: a first byte takes 20 ms, and a connection brings 60 MB/s. A server on this machine
-without these limits would measure this machine's cores, which run the server, too. Needs
-`make objects` and `pip install obstore`.
+without these limits would measure this machine's cores, which run the server, too. `make
+bench-objects` builds what it needs, optimised. The processor time is that of zazend and
+zazen-objects together, for each GB that they bring.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -72,16 +74,35 @@ def bare(store, keys: list[str], frame_bytes: int) -> float:
     return time.perf_counter() - begin
 
 
-def through_zazen(folder: Path, endpoint: str, helper: Path, frames: int, frame_bytes: int) -> float:
-    """Seconds that a reader of all frames takes; the cache is empty."""
+def processor_seconds(daemon: int) -> float:
+    """What the daemon and the programs that it started have used so far."""
+
+    def of(pid: str) -> list[str]:
+        return Path("/proc", pid, "stat").read_text().rsplit(")", 1)[1].split()
+
+    ticks = 0
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            fields = of(pid)
+            if int(pid) == daemon or int(fields[1]) == daemon:
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def through_zazen(
+    folder: Path, endpoint: str, helper: Path, frames: int, frame_bytes: int
+) -> tuple[float, float]:
+    """Seconds that a reader of all frames takes, and processor seconds for each GB; the cache is
+    empty."""
     (folder / "empty").mkdir()
     told = ["--backing", f"s3://b/p?endpoint={endpoint}", "--fetchers", AT_ONCE]
     variables = KEYS | {"ZAZEN_OBJECTS": str(helper)}
     with zazen.testing.Daemon(folder, folder / "empty", told, variables=variables) as node:
         with zazen.open("s3://b/p/run1", socket=str(node.socket)) as dataset:
-            begin = time.perf_counter()
+            begin, used = time.perf_counter(), processor_seconds(node.pid)
             assert sum(frame.length for frame in dataset.frames()) == frames * frame_bytes
-            return time.perf_counter() - begin
+            took = time.perf_counter() - begin
+            return took, (processor_seconds(node.pid) - used) / (frames * frame_bytes / 1e9)
 
 
 def measure(name: str, helper: Path) -> dict[str, object]:
@@ -90,7 +111,7 @@ def measure(name: str, helper: Path) -> dict[str, object]:
     frame_bytes, frames = SIZES[name]
     data = os.urandom(frame_bytes)
     objects = {f"p/run1/frame{number:04}": data for number in range(frames)}
-    ratios, rates = [], []
+    ratios, rates, costs = [], [], []
     with Hostile(objects) as server:
         server.behave = distant
         store = S3Store(
@@ -108,9 +129,10 @@ def measure(name: str, helper: Path) -> dict[str, object]:
                     return through_zazen(Path(folder), server.endpoint, helper, frames, frame_bytes)
 
                 if turn % 2:
-                    took, bare_took = zazen_seconds(), bare(store, list(objects), frame_bytes)
+                    (took, cost), bare_took = zazen_seconds(), bare(store, list(objects), frame_bytes)
                 else:
-                    bare_took, took = bare(store, list(objects), frame_bytes), zazen_seconds()
+                    bare_took, (took, cost) = bare(store, list(objects), frame_bytes), zazen_seconds()
+            costs.append(cost)
             ratios.append(bare_took / took)
             rates.append(frames * frame_bytes / bare_took / 1e6)
     ratios.sort()
@@ -119,13 +141,14 @@ def measure(name: str, helper: Path) -> dict[str, object]:
         "bare_mb_per_s": statistics.median(rates),
         "ratio": statistics.median(ratios),
         "spread": [ratios[0], ratios[-1]],
+        "processor_s_per_gb": statistics.median(costs),
     }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--helper", type=Path, default=ROOT / "target/objects/debug/zazen-objects")
+    parser.add_argument("--helper", type=Path, default=ROOT / "target/objects/release/zazen-objects")
     parser.add_argument("sizes", nargs="*", default=list(SIZES), metavar="SIZE", help="; ".join(SIZES))
     options = parser.parse_args()
     rows = [measure(name, options.helper) for name in options.sizes]
@@ -137,7 +160,8 @@ def main() -> int:
         low, high = row["spread"]
         print(
             f"{row['what']}: {row['bare_mb_per_s']:.0f} MB/s bare; through Zazen {row['ratio']:.2f} of it "
-            f"({low:.2f} .. {high:.2f}); goal {GOAL}"
+            f"({low:.2f} .. {high:.2f}); goal {GOAL}; "
+            f"{row['processor_s_per_gb']:.1f} s of processor for each GB"
         )
     return 0
 
