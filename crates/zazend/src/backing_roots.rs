@@ -15,7 +15,7 @@ use crate::viewer::Viewer;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use zazen_backing::objects::{self, ObjectLocation};
+use zazen_backing::objects::{self, ObjectLocation, Owner};
 use zazen_backing::trajectory::{Finder, Indexes};
 use zazen_backing::{Backing, DirectoryBacking, ObjectBacking, ServedBacking};
 use zazen_core::limits::OWN_DIR;
@@ -149,6 +149,8 @@ pub struct BackingRoot {
     pub prefix: RelPath,
     /// The store, as the daemon itself sees it.
     pub backing: Arc<GuardedBacking>,
+    /// Of an object store: whose all its files are.
+    pub owner: Option<Owner>,
     indexes: Arc<Indexes>,
     views: Mutex<Views>,
 }
@@ -165,9 +167,11 @@ impl BackingRoot {
     /// The store that `spec` names, with the prefix that the cache gave it. `indexes`: of its
     /// trajectory files.
     pub fn new(spec: &BackingSpec, prefix: &str, indexes: Arc<Indexes>) -> Result<BackingRoot> {
+        let mut owner = None;
         let backing: Arc<dyn Backing> = match &spec.server {
             Some(store) if store.starts_with(objects::SCHEME) => {
                 let location = ObjectLocation::parse(store, own_objects())?;
+                owner = Some(location.owner);
                 Arc::new(ObjectBacking::new(&location, objects::program()?))
             }
             Some(server) => Arc::new(ServedBacking::connect(server)?),
@@ -180,6 +184,7 @@ impl BackingRoot {
             directory: spec.directory.clone(),
             prefix,
             backing,
+            owner,
             indexes,
             views: Mutex::default(),
         })

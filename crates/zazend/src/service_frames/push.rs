@@ -11,6 +11,7 @@ use crate::user_room::UnfinishedShare;
 use std::io::Read;
 use std::sync::Arc;
 use zazen_backing::Backing;
+use zazen_backing::objects::Owner;
 use zazen_call::{Bulk, Call, Caller};
 use zazen_core::{Error, ErrorKind, FrameMeta, Origin, RelPath, Result};
 use zazen_env::is_trouble;
@@ -83,6 +84,12 @@ fn take_in(node: &Arc<Node>, caller: &Caller, ask: &Push, bytes: u64, bulk: &mut
     node.admit()?;
     let at = node.roots.locate(&ask.dataset)?;
     let pusher = Pusher { who: caller.credentials.clone(), operator: node.is_operator(caller) };
+    // What its settings say of an object store's owner is about reading. Who may write there, only
+    // the store knows, so nobody is believed but an operator.
+    if at.root.owner.is_some() && !pusher.operator {
+        let why = "frames of an object store are pushed with the cluster's key only";
+        return Err(Error::new(ErrorKind::PermissionDenied, why));
+    }
     let mut intake = Intake::new(ask.clone(), bytes, pusher, at.beneath.clone());
     let mut hands = Hands {
         node,
@@ -179,6 +186,11 @@ impl Hands<'_> {
     }
 
     fn begin_put(&mut self, meta: &FrameMeta) -> Result<()> {
+        let meta = match self.at.root.owner {
+            // As of every copy from there: the pusher knows no owner of an object.
+            Some(Owner { uid, gid, mode }) => &FrameMeta { uid, gid, mode, ..meta.clone() },
+            None => meta,
+        };
         let put = self.node.store.put_gradually(&self.series, &self.ask.source, meta, Origin::Native);
         self.put = Some(put.map_err(of_the_disk)?);
         Ok(())
