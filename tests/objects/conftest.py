@@ -18,6 +18,7 @@ import zazen.testing
 
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "target/objects/debug/zazen-objects"
+KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
 
 
 @pytest.fixture(scope="session")
@@ -105,16 +106,20 @@ def own_store() -> Iterator[Store]:
     store.kill()
 
 
-KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
-
-
 @contextlib.contextmanager
-def daemon(folder: Path, helper: str, location: str, *arguments: object) -> Iterator[zazen.testing.Daemon]:
-    """A daemon whose second backing store is `location`."""
+def daemon(
+    folder: Path,
+    helper: str,
+    location: str,
+    *arguments: object,
+    keys: dict[str, str] = KEYS,
+    **options: object,
+) -> Iterator[zazen.testing.Daemon]:
+    """A daemon whose second backing store is `location`. `options`: of `zazen.testing.Daemon`."""
     (folder / "empty").mkdir(exist_ok=True)
     told = ["--backing", location, *arguments]
-    variables = KEYS | {"ZAZEN_OBJECTS": helper}
-    with zazen.testing.Daemon(folder, folder / "empty", told, variables=variables) as running:
+    variables = keys | {"ZAZEN_OBJECTS": helper}
+    with zazen.testing.Daemon(folder, folder / "empty", told, variables=variables, **options) as running:
         yield running
 
 

@@ -85,17 +85,21 @@ class Request(BaseHTTPRequestHandler):
             elif self.command == "POST":
                 parts, server.properties[self.key] = server.uploads.pop(upload)
                 server.objects[self.key] = b"".join(data for _, data in sorted(parts.items()))
-                body = '<CompleteMultipartUploadResult><ETag>"whole"</ETag>'
+                server.tags[self.key] = f"whole-{len(parts)}"
+                body = f'<CompleteMultipartUploadResult><ETag>"{server.tags[self.key]}"</ETag>'
                 self.give(200, f"{body}</CompleteMultipartUploadResult>".encode(), {})
             elif upload is not None:
                 server.uploads[upload][0][int(self.query["partNumber"])] = self.body
                 self.give(200, b"", {"ETag": f'"{tag_of(self.body)}"'})
             else:
                 server.objects[self.key], server.properties[self.key] = self.body, told
+                server.tags.pop(self.key, None)
                 self.give(200, b"", {"ETag": f'"{tag_of(self.body)}"'})
 
     def give_object(self, data: bytes, tag: str | None = None) -> None:
-        headers = {"ETag": f'"{tag or tag_of(data)}"', "Last-Modified": DATE}
+        if tag is None:
+            tag = self.server.owner.tags.get(self.key) or tag_of(data)
+        headers = {"ETag": f'"{tag}"', "Last-Modified": DATE}
         headers |= self.server.owner.properties.get(self.key, {})
         told = self.headers.get("Range")
         if told is None:
@@ -123,11 +127,12 @@ class Request(BaseHTTPRequestHandler):
 
     def give_list(self, keys: list[str], token: str | None = None) -> None:
         objects, prefix = self.server.owner.objects, self.query.get("prefix", "")
+        tags = self.server.owner.tags
         folders = {prefix + rest.split("/")[0] + "/" for key in keys if "/" in (rest := key[len(prefix) :])}
         plain = [key for key in keys if "/" not in key[len(prefix) :]]
         contents = "".join(
             f"<Contents><Key>{escape(key)}</Key><LastModified>{ISO}</LastModified>"
-            f'<ETag>"{tag_of(objects.get(key, b""))}"</ETag>'
+            f'<ETag>"{tags.get(key) or tag_of(objects.get(key, b""))}"</ETag>'
             f"<Size>{len(objects.get(key, b''))}</Size></Contents>"
             for key in plain
         )
@@ -151,6 +156,8 @@ class Hostile:
         #: Of objects that were put: headers that come back. Of uploads: parts, and these headers.
         self.properties: dict[str, dict[str, str]] = {}
         self.uploads: dict[str, tuple[dict[int, bytes], dict[str, str]]] = {}
+        #: ETags of objects that came in parts; the others' are digests of their bytes.
+        self.tags: dict[str, str] = {}
         self.lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Request)
         self._server.daemon_threads = True

@@ -23,6 +23,7 @@ pub mod testbed_env;
 mod trajectory;
 mod warn;
 pub mod watch;
+pub mod write_through;
 
 pub use cluster::{Remote, Target};
 
@@ -39,5 +40,6 @@ pub use session::{Dataset, Holders, NO_OWNER, OpenOptions, READ_MANY_MAX};
 pub use shared_dataset::SharedDataset;
 pub use trajectory::OpenedTrajectory;
 pub use warn::warnings;
-pub use watch::{WatchEvent, WatchOptions, watch};
+pub use watch::{WatchEvent, WatchOptions, watch, watch_into};
+pub use write_through::{WriteThrough, WriteThroughOptions, Written};
 pub use zazen_env::fork::Mine;

@@ -104,6 +104,8 @@ pub struct Pusher {
     /// One for each copy; at least one.
     groups: Vec<Arc<Shared>>,
     dataset: PathBuf,
+    /// Where its sources are looked at; `None`: who pushes gives their validators.
+    sources: Option<PathBuf>,
     layout: Option<Layout>,
     owner: (Credentials, u32),
 }
@@ -121,13 +123,29 @@ impl Pusher {
                 format!("dataset {}: give its absolute path, as the readers spell it", dataset.display()),
             ));
         }
+        Pusher::of(dataset, dataset, pattern, options)
+    }
+
+    /// A pusher for the dataset that readers spell `dataset`, of an object store. Its files are in
+    /// `directory` on this machine: they, or their manifest, give the names. Each push brings its
+    /// validator.
+    pub(crate) fn for_objects(
+        dataset: &Path,
+        directory: &Path,
+        pattern: Option<&str>,
+        options: PusherOptions,
+    ) -> Result<Pusher> {
+        Pusher::of(dataset, directory, pattern, options)
+    }
+
+    fn of(dataset: &Path, directory: &Path, pattern: Option<&str>, options: PusherOptions) -> Result<Pusher> {
         if options.nodes.nodes.is_empty() {
             return Err(Error::new(ErrorKind::Config, "no nodes to push to; give at least one host[:port]"));
         }
         options.nodes.look_up()?;
         utf8(dataset)?;
         let key = ClusterKey::from_file(&options.key)?;
-        let layout = layout_of(dataset, pattern)?;
+        let layout = layout_of(directory, pattern)?;
         let seed = match options.seed {
             Some(seed) => seed,
             None => zazen_env::random_u128()? as u64,
@@ -137,7 +155,9 @@ impl Pusher {
         let identity = crate::cluster::own_identity();
         let owner = (identity.credentials, 0o644 & !umask());
         let mine = Mine::of_this_process();
-        Ok(Pusher { mine, groups, dataset: dataset.to_owned(), layout, owner })
+        let sources = (dataset == directory).then(|| directory.to_owned());
+        let dataset = dataset.to_owned();
+        Ok(Pusher { mine, groups, dataset, sources, layout, owner })
     }
 
     /// The dataset's path as given.
@@ -283,7 +303,7 @@ impl Pusher {
     /// What the source looks like now; `None` if it does not exist, or does not yet hold what is
     /// pushed.
     fn look_at(&self, source: &Source, length: u64) -> Option<Validator> {
-        let path = self.dataset.join(source.path.as_str());
+        let path = self.sources.as_ref()?.join(source.path.as_str());
         let found = zazen_backing::directory::stat_local(&path).ok().filter(|found| !found.is_dir)?;
         let end = source.offset.saturating_add(length);
         let whole = source.length.is_none();

@@ -10,11 +10,11 @@ mod events;
 mod growing;
 mod inbox;
 
-pub use events::WatchEvent;
+pub use events::{Submit, WatchEvent};
 
 use crate::Pusher;
 use crate::push::FrameSource;
-use events::{Submit, look_of};
+use events::look_of;
 use growing::Growing;
 use inbox::{Arrival, Inbox};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -69,14 +69,30 @@ pub fn watch(
     stop: &AtomicBool,
     tell: &mut dyn FnMut(WatchEvent),
 ) -> Result<()> {
+    watch_into(
+        directory,
+        &mut |number, bytes, source| pusher.push(number, bytes, source),
+        options,
+        stop,
+        tell,
+    )
+}
+
+/// As [`watch`], for frames that go to `submit`.
+pub fn watch_into(
+    directory: &Path,
+    submit: &mut Submit<'_>,
+    options: &WatchOptions,
+    stop: &AtomicBool,
+    tell: &mut dyn FnMut(WatchEvent),
+) -> Result<()> {
     let mut watcher = Watch::new(directory, options)?;
     let deep = watcher.deep();
     let inbox = Inbox::open(directory, deep)?;
     watcher.list(options.existing)?;
-    let mut submit = |number, bytes, source| pusher.push(number, bytes, source);
     let mut last = Instant::now();
-    watcher.work_off(stop, &mut submit, tell);
-    watcher.growing.work_off(&mut submit, tell);
+    watcher.work_off(stop, submit, tell);
+    watcher.growing.work_off(submit, tell);
     let mut catching_up = options.existing;
     let (mut ended, mut pushed_again) = (watcher.until_seen, false);
     loop {
@@ -107,8 +123,8 @@ pub fn watch(
                 }
             }
         }
-        let grown = watcher.growing.work_off(&mut submit, tell);
-        let submitted = watcher.work_off(stop, &mut submit, tell) + grown;
+        let grown = watcher.growing.work_off(submit, tell);
+        let submitted = watcher.work_off(stop, submit, tell) + grown;
         if submitted > 0 {
             last = Instant::now();
         }

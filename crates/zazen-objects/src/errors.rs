@@ -16,7 +16,7 @@ pub(crate) fn translate(what: &str, error: object_store::Error) -> Error {
         Store::PermissionDenied { .. } | Store::Unauthenticated { .. } => (
             ErrorKind::PermissionDenied,
             "the object store refuses the credentials; check AWS_ACCESS_KEY_ID and the like in the \
-             environment of the daemon, or of `zazen stage-out`, and the bucket's policy",
+             environment of zazend, or of the `zazen` that writes, and the bucket's policy",
         ),
         Store::InvalidPath { .. } => (
             ErrorKind::Unsupported,

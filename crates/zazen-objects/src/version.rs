@@ -3,6 +3,7 @@
 use object_store::ObjectMeta;
 use sha2::{Digest, Sha256};
 use std::time::{SystemTime, UNIX_EPOCH};
+use zazen_backing::served::Tag;
 use zazen_core::Validator;
 
 /// The validator of an object.
@@ -13,26 +14,29 @@ use zazen_core::Validator;
 /// again without a sign.
 pub(crate) fn validator_of(meta: &ObjectMeta) -> Validator {
     let mtime_ns = meta.last_modified.timestamp().saturating_mul(1_000_000_000);
-    let told = meta.e_tag.as_deref().unwrap_or_default().trim();
-    let is_weak = told.starts_with("W/");
-    let tag = told.trim_start_matches("W/").trim_matches('"');
-    let (inode, change) = if tag.is_empty() { (0, 0) } else { digest_of(tag) };
-    let is_strong = !tag.is_empty() && !is_weak;
+    let told = meta.e_tag.as_deref();
+    let Tag { inode, ctime_ns } = tag_of(told);
+    let is_strong = inode != 0 && !told.is_some_and(|told| told.trim().starts_with("W/"));
     if is_strong {
-        return Validator { size: meta.size, mtime_ns, ctime_ns: change, inode, unsettled: false };
+        return Validator { size: meta.size, mtime_ns, ctime_ns, inode, unsettled: false };
     }
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now_ns = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
     let seen = Validator::seen(meta.size, mtime_ns, mtime_ns, inode, now_ns);
-    Validator { ctime_ns: change, ..seen }
+    Validator { ctime_ns, ..seen }
 }
 
-/// Two numbers that are not 0, the second one not negative.
-fn digest_of(tag: &str) -> (u64, i64) {
+/// The version that an ETag names; stores quote it or not. Its numbers are not 0, and the second
+/// one is not negative, unless there is no ETag.
+pub(crate) fn tag_of(told: Option<&str>) -> Tag {
+    let tag = told.unwrap_or_default().trim().trim_start_matches("W/").trim_matches('"');
+    if tag.is_empty() {
+        return Tag::default();
+    }
     let digest = Sha256::digest(tag.as_bytes());
     let number = |bytes: &[u8]| bytes.iter().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
     let second = (number(&digest[8..16]) >> 1).max(1);
-    (number(&digest[..8]).max(1), i64::try_from(second).unwrap_or(i64::MAX))
+    Tag { inode: number(&digest[..8]).max(1), ctime_ns: i64::try_from(second).unwrap_or(i64::MAX) }
 }
 
 #[cfg(test)]
@@ -71,5 +75,14 @@ mod tests {
         }
         let weak = |tag| validator_of(&meta(Some(tag), now - 100, 5));
         assert!(!weak("W/\"a\"").agrees_with(&weak("W/\"b\"")));
+    }
+
+    #[test]
+    fn what_was_written_is_known_again_by_its_tag() {
+        let seen = validator_of(&meta(Some("\"aa\""), 1_700_000_000, 5));
+        assert!(tag_of(Some("aa")).is_of(&seen) && !tag_of(Some("\"ab\"")).is_of(&seen));
+        for none in [None, Some(""), Some("\"\"")] {
+            assert_eq!(tag_of(none), Tag::default(), "{none:?}");
+        }
     }
 }

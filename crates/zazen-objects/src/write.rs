@@ -6,6 +6,7 @@
 
 use crate::errors::translate;
 use crate::tree::{ObjectTree, Shared};
+use crate::version::{tag_of, validator_of};
 use object_store::{
     Attribute, Attributes, GetOptions, MultipartUpload, ObjectStore, PutMultipartOptions, PutOptions,
     PutPayload,
@@ -14,11 +15,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use zazen_backing::objects::{CALL_DEADLINE, WRITE_DEADLINE};
-use zazen_backing::served::{Incoming, NewFile, Receiver, There};
+use zazen_backing::served::{Incoming, NewFile, Receiver, Tag, There};
 use zazen_core::{Error, ErrorKind, RelPath, Result};
 
 /// The name of the object's property that holds the time of its source, in nanoseconds.
 const MODIFIED: &str = "zazen-modified-ns";
+/// The name of the object's property that holds the checksum of its bytes, in hexadecimal.
+const CHECKSUM: &str = "zazen-crc64nvme";
 /// Bytes of a part, where that is not too small for the object.
 const PART_BYTES: u64 = 8 << 20;
 /// A store takes so many parts of an object.
@@ -30,8 +33,8 @@ const KEY_BYTES_MAX: usize = 1024;
 /// How long a store is asked to drop the parts of an object that was given up.
 const ABORT_DEADLINE: Duration = Duration::from_secs(15);
 
-fn modified() -> Attribute {
-    Attribute::Metadata(MODIFIED.into())
+fn property(name: &'static str) -> Attribute {
+    Attribute::Metadata(name.into())
 }
 
 /// How many bytes the parts of an object have, all but the last.
@@ -45,9 +48,10 @@ impl Shared {
             let options = GetOptions { head: true, ..Default::default() };
             match self.store.get_opts(&self.object(path)?, options).await {
                 Ok(found) => {
-                    let time = found.attributes.get(&modified());
-                    let modified_ns = time.and_then(|time| time.as_ref().parse().ok());
-                    return Ok(There::File { bytes: found.meta.size, modified_ns });
+                    let told = |name| found.attributes.get(&property(name)).map(AsRef::as_ref);
+                    let modified_ns = told(MODIFIED).and_then(|time: &str| time.parse().ok());
+                    let checksum = told(CHECKSUM).and_then(|sum| u64::from_str_radix(sum, 16).ok());
+                    return Ok(There::File { modified_ns, checksum, seen: validator_of(&found.meta) });
                 }
                 Err(object_store::Error::NotFound { .. }) => {}
                 Err(error) => return Err(translate(&self.name(path), error)),
@@ -117,7 +121,12 @@ impl Upload {
     }
 
     fn attributes(&self) -> Attributes {
-        [(modified(), self.file.modified_ns.to_string())].into_iter().collect()
+        let mut attributes = Attributes::new();
+        attributes.insert(property(MODIFIED), self.file.modified_ns.to_string().into());
+        if let Some(checksum) = self.file.checksum {
+            attributes.insert(property(CHECKSUM), format!("{checksum:016x}").into());
+        }
+        attributes
     }
 
     async fn send_part(&mut self, bytes: Vec<u8>) -> object_store::Result<()> {
@@ -143,11 +152,12 @@ impl Upload {
         }
     }
 
-    async fn end(&mut self) -> object_store::Result<()> {
+    async fn end(&mut self) -> object_store::Result<Tag> {
         let rest = std::mem::take(&mut self.waiting);
         if self.parts.is_none() {
             let options = PutOptions { attributes: self.attributes(), ..Default::default() };
-            return self.shared.store.put_opts(&self.at, rest.into(), options).await.map(drop);
+            let put = self.shared.store.put_opts(&self.at, rest.into(), options).await?;
+            return Ok(tag_of(put.e_tag.as_deref()));
         }
         if !rest.is_empty() {
             self.send_part(rest).await?;
@@ -155,11 +165,12 @@ impl Upload {
         while !self.under_way.is_empty() {
             self.wait_for_one().await?;
         }
-        if let Some(parts) = &mut self.parts {
-            parts.complete().await?;
-        }
+        let tag = match &mut self.parts {
+            Some(parts) => tag_of(parts.complete().await?.e_tag.as_deref()),
+            None => Tag::default(),
+        };
         self.parts = None;
-        Ok(())
+        Ok(tag)
     }
 }
 
@@ -175,7 +186,7 @@ impl Incoming for Upload {
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<()> {
+    fn finish(&mut self) -> Result<Tag> {
         self.within(Upload::end)
     }
 }

@@ -59,8 +59,8 @@ impl Side for ObjectSide {
             There::Nothing => None,
             There::Folder => Some(meta(Kind::Directory, 0, 0)),
             // One that was written in another way is older than any file.
-            There::File { bytes, modified_ns } => {
-                Some(meta(Kind::File, bytes, modified_ns.unwrap_or(i64::MIN)))
+            There::File { modified_ns, seen, .. } => {
+                Some(meta(Kind::File, seen.size, modified_ns.unwrap_or(i64::MIN)))
             }
         })
     }
@@ -133,7 +133,7 @@ impl Side for ObjectSide {
 
 impl WholeFiles for ObjectSide {
     fn begin(&self, path: &Path, bytes: u64, modified_ns: i64) -> Result<Box<dyn WholeFile>> {
-        let file = NewFile { path: key(path)?, bytes, modified_ns };
+        let file = NewFile { path: key(path)?, bytes, modified_ns, checksum: None };
         Ok(Box::new(NewObject(self.0.begin(&file).map_err(io)?)))
     }
 }
@@ -146,7 +146,7 @@ impl WholeFile for NewObject {
     }
 
     fn finish(self: Box<Self>) -> Result<()> {
-        self.0.finish().map_err(io)
+        self.0.finish().map(drop).map_err(io)
     }
 }
 

@@ -16,6 +16,7 @@ use rustix::net::{
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -47,8 +48,8 @@ pub fn program() -> Result<PathBuf> {
     Err(Error::new(
         ErrorKind::Config,
         format!(
-            "object stores are read by the program {PROGRAM}, and there is no {}; install it (the packages \
-             have it, `make objects` builds it), or set ${PROGRAM_VARIABLE} to its path",
+            "object stores are read and written by the program {PROGRAM}, and there is no {}; install it \
+             (the packages have it, `make objects` builds it), or set ${PROGRAM_VARIABLE} to its path",
             beside.display()
         ),
     ))
@@ -97,6 +98,8 @@ impl Helper {
             .args(&self.told)
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
+            // Ctrl-C is for the program that started this one, which may end what is under way.
+            .process_group(0)
             .spawn()
             .map_err(broken)?;
         Ok(Running { child, control: ours, started: Instant::now() })

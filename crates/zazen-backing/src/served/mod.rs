@@ -19,7 +19,7 @@ mod view;
 pub use client::{Carrier, Dial, Patience, ServedBacking};
 pub use server::{FileServer, answer_peer, answer_writer, serve};
 pub use token_bucket::TokenBucket;
-pub use upload::{Incoming, NewFile, Receiver, Sending, There};
+pub use upload::{Incoming, NewFile, Receiver, Sending, Tag, There};
 
 use crate::SourceStat;
 use std::io::{Read, Write};

@@ -7,9 +7,9 @@
 //! connection that ends earlier leaves nothing.
 
 use super::client::{Failure, Link};
-use super::{Carrier, READ_BYTES_MAX, ServedBacking, function};
+use super::{Carrier, READ_BYTES_MAX, ServedBacking, function, read_validator, write_validator};
 use std::sync::Arc;
-use zazen_core::{Error, ErrorKind, RelPath, Result};
+use zazen_core::{Error, ErrorKind, RelPath, Result, Validator};
 use zazen_wire::Message;
 use zazen_wire::codec::{Reader, Writer};
 
@@ -22,6 +22,8 @@ pub struct NewFile {
     pub bytes: u64,
     /// When its source was written last, in nanoseconds since the epoch.
     pub modified_ns: i64,
+    /// The checksum of its bytes (`frame_checksum`), if who writes it wants to find it there again.
+    pub checksum: Option<u64>,
 }
 
 impl Message for NewFile {
@@ -30,9 +32,57 @@ impl Message for NewFile {
         writer.rel_path(&self.path);
         writer.u64(self.bytes);
         writer.i64(self.modified_ns);
+        write_known(writer, self.checksum);
     }
     fn read(reader: &mut Reader<'_>) -> Result<NewFile> {
-        Ok(NewFile { path: reader.rel_path()?, bytes: reader.u64()?, modified_ns: reader.i64()? })
+        Ok(NewFile {
+            path: reader.rel_path()?,
+            bytes: reader.u64()?,
+            modified_ns: reader.i64()?,
+            checksum: read_known(reader)?,
+        })
+    }
+}
+
+/// A number that may be unknown.
+fn write_known(writer: &mut Writer, number: Option<u64>) {
+    writer.bool(number.is_some());
+    writer.u64(number.unwrap_or_default());
+}
+
+fn read_known(reader: &mut Reader<'_>) -> Result<Option<u64>> {
+    match (reader.bool()?, reader.u64()?) {
+        (true, number) => Ok(Some(number)),
+        (false, 0) => Ok(None),
+        (false, _) => Err(Error::new(ErrorKind::Protocol, "a number that is not known has a value")),
+    }
+}
+
+/// Which version of an object was written, as a [`Validator`] says it. Both are 0 if the store told
+/// no version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tag {
+    /// In the place of the inode.
+    pub inode: u64,
+    /// In the place of the change time.
+    pub ctime_ns: i64,
+}
+
+impl Tag {
+    /// Whether the object that looks like `seen` is this version, as far as the store told.
+    pub fn is_of(&self, seen: &Validator) -> bool {
+        *self == Tag::default() || *self == Tag { inode: seen.inode, ctime_ns: seen.ctime_ns }
+    }
+}
+
+impl Message for Tag {
+    const NAME: &'static str = "Tag";
+    fn write(&self, writer: &mut Writer) {
+        writer.u64(self.inode);
+        writer.i64(self.ctime_ns);
+    }
+    fn read(reader: &mut Reader<'_>) -> Result<Tag> {
+        Ok(Tag { inode: reader.u64()?, ctime_ns: reader.i64()? })
     }
 }
 
@@ -45,34 +95,37 @@ pub enum There {
     Folder,
     /// A file.
     File {
-        /// How many bytes it has.
-        bytes: u64,
         /// [`NewFile::modified_ns`] of who wrote it; `None` if it was written in another way.
         modified_ns: Option<i64>,
+        /// [`NewFile::checksum`] of who wrote it.
+        checksum: Option<u64>,
+        /// What it looks like. The rest is of this version.
+        seen: Validator,
     },
 }
 
 impl Message for There {
     const NAME: &'static str = "There";
     fn write(&self, writer: &mut Writer) {
-        let (kind, bytes, modified_ns) = match *self {
-            There::Nothing => (0, 0, None),
-            There::Folder => (1, 0, None),
-            There::File { bytes, modified_ns } => (2, bytes, modified_ns),
+        let (kind, modified_ns, checksum, seen) = match *self {
+            There::Nothing => (0, None, None, Validator::default()),
+            There::Folder => (1, None, None, Validator::default()),
+            There::File { modified_ns, checksum, seen } => (2, modified_ns, checksum, seen),
         };
         writer.u32(kind);
-        writer.u64(bytes);
-        writer.bool(modified_ns.is_some());
-        writer.i64(modified_ns.unwrap_or_default());
+        write_known(writer, modified_ns.map(|time| time as u64));
+        write_known(writer, checksum);
+        write_validator(writer, &seen);
     }
     fn read(reader: &mut Reader<'_>) -> Result<There> {
-        let (kind, bytes) = (reader.u32()?, reader.u64()?);
-        let (is_known, modified_ns) = (reader.bool()?, reader.i64()?);
-        match (kind, bytes, is_known, modified_ns) {
-            (0, 0, false, 0) => Ok(There::Nothing),
-            (1, 0, false, 0) => Ok(There::Folder),
-            (2, _, false, 0) => Ok(There::File { bytes, modified_ns: None }),
-            (2, _, true, _) => Ok(There::File { bytes, modified_ns: Some(modified_ns) }),
+        let kind = reader.u32()?;
+        let modified_ns = read_known(reader)?.map(|time| time as i64);
+        let (checksum, seen) = (read_known(reader)?, read_validator(reader)?);
+        let is_bare = modified_ns.is_none() && checksum.is_none() && seen == Validator::default();
+        match kind {
+            0 if is_bare => Ok(There::Nothing),
+            1 if is_bare => Ok(There::Folder),
+            2 => Ok(There::File { modified_ns, checksum, seen }),
             _ => Err(Error::new(ErrorKind::Protocol, "There: is of no known kind")),
         }
     }
@@ -90,8 +143,9 @@ pub trait Receiver: Send + Sync {
 pub trait Incoming {
     /// Takes the next bytes.
     fn add(&mut self, bytes: Vec<u8>) -> Result<()>;
-    /// All bytes have come: makes the file, in the place of the one that was there.
-    fn finish(&mut self) -> Result<()>;
+    /// All bytes have come: makes the file, in the place of the one that was there. Says which
+    /// version that is.
+    fn finish(&mut self) -> Result<Tag>;
 }
 
 /// The writing side of one connection.
@@ -154,8 +208,7 @@ impl<'a> Writing<'a> {
             let why = format!("{} bytes of the file have not come", current.missing);
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
-        current.incoming.finish()?;
-        Ok(Vec::new())
+        current.incoming.finish().map(|tag| tag.encode())
     }
 }
 
@@ -187,18 +240,18 @@ impl ServedBacking {
 impl Sending {
     /// Sends the next bytes.
     pub fn add(&mut self, bytes: &[u8]) -> Result<()> {
-        bytes.chunks(READ_BYTES_MAX).try_for_each(|piece| self.ask(function::ADD, piece))
+        bytes.chunks(READ_BYTES_MAX).try_for_each(|piece| self.ask(function::ADD, piece).map(drop))
     }
 
-    /// Makes the file of what was sent.
-    pub fn finish(mut self) -> Result<()> {
-        self.ask(function::FINISH, &[])
+    /// Makes the file of what was sent. Says which version that is.
+    pub fn finish(mut self) -> Result<Tag> {
+        Tag::decode(&self.ask(function::FINISH, &[])?)
     }
 
-    fn ask(&mut self, function: u16, request: &[u8]) -> Result<()> {
+    fn ask(&mut self, function: u16, request: &[u8]) -> Result<Vec<u8>> {
         let mut carrier: &mut dyn Carrier = &mut *self.carrier;
         match self.link.ask(&mut carrier, function, request) {
-            Ok(_) => Ok(()),
+            Ok((_, answer)) => Ok(answer),
             Err(Failure::Answered(error) | Failure::Lost(error)) => Err(error),
         }
     }
@@ -217,7 +270,7 @@ mod tests {
     /// Files in memory, and how many are being taken.
     #[derive(Default)]
     struct Memory {
-        files: Mutex<BTreeMap<RelPath, (Vec<u8>, i64)>>,
+        files: Mutex<BTreeMap<RelPath, (Vec<u8>, NewFile)>>,
         under_way: Mutex<usize>,
     }
 
@@ -231,14 +284,20 @@ mod tests {
         mutex.lock().unwrap()
     }
 
+    fn looks(bytes: usize) -> Validator {
+        Validator { size: bytes as u64, mtime_ns: -1, ctime_ns: 8, inode: 7, unsettled: false }
+    }
+
     struct Shared(Arc<Memory>);
 
     impl Receiver for Shared {
         fn look(&self, path: &RelPath) -> Result<There> {
             Ok(match lock(&self.0.files).get(path) {
-                Some((bytes, modified_ns)) => {
-                    There::File { bytes: bytes.len() as u64, modified_ns: Some(*modified_ns) }
-                }
+                Some((bytes, file)) => There::File {
+                    modified_ns: Some(file.modified_ns),
+                    checksum: file.checksum,
+                    seen: looks(bytes.len()),
+                },
                 None => There::Nothing,
             })
         }
@@ -253,10 +312,10 @@ mod tests {
             self.bytes.extend(bytes);
             Ok(())
         }
-        fn finish(&mut self) -> Result<()> {
-            let file = (std::mem::take(&mut self.bytes), self.file.modified_ns);
+        fn finish(&mut self) -> Result<Tag> {
+            let file = (std::mem::take(&mut self.bytes), self.file.clone());
             lock(&self.memory.files).insert(self.file.path.clone(), file);
-            Ok(())
+            Ok(Tag { inode: 7, ctime_ns: 8 })
         }
     }
 
@@ -290,7 +349,8 @@ mod tests {
     }
 
     fn file(path: &str, bytes: usize) -> NewFile {
-        NewFile { path: RelPath::new(path).unwrap(), bytes: bytes as u64, modified_ns: -7 }
+        let path = RelPath::new(path).unwrap();
+        NewFile { path, bytes: bytes as u64, modified_ns: -7, checksum: Some(u64::MAX) }
     }
 
     #[test]
@@ -303,8 +363,10 @@ mod tests {
             sending.add(&bytes[..length / 2]).unwrap();
             sending.add(&bytes[length / 2..]).unwrap();
             assert_eq!(writer.look(&new.path).unwrap(), There::Nothing);
-            sending.finish().unwrap();
-            let there = There::File { bytes: length as u64, modified_ns: Some(-7) };
+            let tag = sending.finish().unwrap();
+            let seen = looks(length);
+            assert!(tag.is_of(&seen) && !tag.is_of(&Validator { ctime_ns: 9, ..seen }));
+            let there = There::File { modified_ns: Some(-7), checksum: Some(u64::MAX), seen };
             assert_eq!(writer.look(&new.path).unwrap(), there);
             assert_eq!(lock(&memory.files)[&new.path].0, bytes);
         }
@@ -333,13 +395,15 @@ mod tests {
         let all = [
             There::Nothing,
             There::Folder,
-            There::File { bytes: u64::MAX, modified_ns: None },
-            There::File { bytes: 0, modified_ns: Some(i64::MIN) },
+            There::File { modified_ns: None, checksum: None, seen: Validator::default() },
+            There::File { modified_ns: Some(i64::MIN), checksum: Some(0), seen: looks(5) },
         ];
         for there in all {
             assert_eq!(There::decode(&there.encode()).unwrap(), there);
         }
-        assert!(There::decode(&[3; 21]).is_err());
+        for odd in [[3; 55], [1; 55]] {
+            assert!(There::decode(&odd).is_err());
+        }
         let new = file("a/b", 9);
         assert_eq!(NewFile::decode(&new.encode()).unwrap(), new);
     }

@@ -2,18 +2,21 @@
 //! them.
 
 mod outcome;
+mod through;
 
 use crate::{output, parse, target};
 use clap::{Args, ValueEnum};
+use indicatif::ProgressBar;
 use outcome::{judge, skipped, tell};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use zazen_backing::objects::{self, ObjectLocation, Owner};
 use zazen_backing::trajectory::{Finder, Indexes};
 use zazen_backing::{DirectoryBacking, dataset};
-use zazen_client::watch::{WatchEvent, WatchOptions, watch};
+use zazen_client::watch::{Submit, WatchEvent, WatchOptions, watch_into};
 use zazen_client::{FrameSource, NodeList, Pusher, PusherOptions};
 use zazen_core::{Error, ErrorKind, FrameNo, Layout, RelPath, Result, Series, survey};
 use zazen_push::OnSlow;
@@ -26,12 +29,18 @@ enum Slow {
     Block,
 }
 
+/// Where objects are written. Whose they are is for the daemons that serve them to say.
+fn location(told: &str) -> Result<ObjectLocation> {
+    ObjectLocation::parse(told, Owner { uid: 0, gid: 0, mode: 0o400 })
+}
+
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
   zazen push --watch /lustre/sim1 --nodes nodes.txt              # while the simulation runs; Ctrl-C ends it
   zazen push --watch /lustre/sim1 --nodes nodes.txt --until simulation.done
   zazen push /lustre/sim1/frame-*.dcd --nodes node1,node2
   zazen push --watch /lustre/ocean --pattern 'step{t}/block{b}.vtu' --copies 3 --nodes nodes.txt
+  zazen push --watch /scratch/sim1 --write-through s3://bucket/sim1 --nodes nodes.txt
 
 After Ctrl-C, frames in flight are finished and the counters are printed.")]
 pub(crate) struct Push {
@@ -68,6 +77,14 @@ pub(crate) struct Push {
     /// How long a node may take for one frame before it counts as dead
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse::duration)]
     timeout: Duration,
+    /// Write each file to this object store first, with your credentials. Then push it as a frame
+    /// of the dataset there; settings follow a `?`, as for zazend --backing
+    #[arg(long, value_name = "s3://BUCKET/PREFIX", value_parser = location)]
+    write_through: Option<ObjectLocation>,
+    /// Objects that are written at once
+    #[arg(long, value_name = "N", default_value_t = 8, requires = "write_through",
+        value_parser = clap::value_parser!(u16).range(1..=256))]
+    uploads: u16,
     /// End when no file has appeared for this time
     #[arg(long, value_name = "TIME", value_parser = parse::duration, requires = "watch")]
     idle_exit: Option<Duration>,
@@ -98,21 +115,33 @@ pub(crate) fn run(arguments: &Push) -> Result<()> {
         stand_back(arguments.nice)?;
     }
     let dataset = target::dataset_path(&arguments.dataset()?)?;
+    if dataset.to_str().is_some_and(|text| text.starts_with(objects::SCHEME)) {
+        let why = format!(
+            "{}: a push takes files of this machine; give --write-through to write them to an object \
+             store, or put them there with the store's own tools",
+            dataset.display()
+        );
+        return Err(Error::new(ErrorKind::Unsupported, why));
+    }
     let layout = if arguments.watch.is_some() { None } else { Some(arguments.layout(&dataset)?) };
     let pattern = match &layout {
         Some(Layout::Files(template)) => Some(template.to_string()),
         _ => arguments.pattern.clone(),
     };
+    if let Some(location) = &arguments.write_through {
+        return through::run(arguments, location, &dataset, pattern.as_deref(), layout.as_ref(), &stop);
+    }
     let pusher = Pusher::new(&dataset, pattern.as_deref(), arguments.options()?)?;
+    let mut submit = |number, bytes, source| pusher.push(number, bytes, source);
     let outcome = match &arguments.watch {
-        Some(_) => arguments.watch(&dataset, &pusher, &stop),
-        None => arguments.push_files(&pusher, layout.as_ref(), &stop),
+        Some(_) => arguments.watch(&dataset, &pusher, &output::spinner("watching"), &mut submit, &stop),
+        None => arguments.push_files(&mut submit, layout.as_ref(), &stop),
     };
     // The reasons are only complete when every fate is settled.
     pusher.drain();
     let problems = pusher.problems();
     let counters = pusher.finish()?;
-    tell(&dataset, &counters, &problems, arguments.json);
+    tell(&dataset, &counters, None, &problems, arguments.json);
     outcome?;
     judge(&counters, arguments.nodes.as_deref().unwrap_or_default())
         .map_err(|error| error.within(dataset.display()))
@@ -178,16 +207,22 @@ impl Push {
         })
     }
 
-    fn watch(&self, dataset: &Path, pusher: &Pusher, stop: &AtomicBool) -> Result<()> {
+    fn watch(
+        &self,
+        dataset: &Path,
+        pusher: &Pusher,
+        spinner: &ProgressBar,
+        submit: &mut Submit<'_>,
+        stop: &AtomicBool,
+    ) -> Result<()> {
         let options = WatchOptions {
             pattern: self.pattern.clone(),
             existing: !self.no_existing,
             idle_exit: self.idle_exit,
             until: self.until.clone(),
         };
-        let spinner = output::spinner("watching");
         let mut submitted = 0_u64;
-        let outcome = watch(dataset, pusher, &options, stop, &mut |event| match event {
+        let outcome = watch_into(dataset, submit, &options, stop, &mut |event| match event {
             WatchEvent::Submitted { .. } => {
                 submitted += 1;
                 let done = pusher.counters();
@@ -210,7 +245,7 @@ impl Push {
         outcome
     }
 
-    fn push_files(&self, pusher: &Pusher, layout: Option<&Layout>, stop: &AtomicBool) -> Result<()> {
+    fn push_files(&self, submit: &mut Submit<'_>, layout: Option<&Layout>, stop: &AtomicBool) -> Result<()> {
         let bar = output::bar(self.files.len() as u64, "push");
         for file in &self.files {
             if stop.load(Ordering::SeqCst) {
@@ -229,11 +264,7 @@ impl Push {
                 ));
             };
             let bytes = std::fs::read(file).map_err(|error| Error::io(file.display().to_string(), error))?;
-            pusher.push(
-                number,
-                bytes,
-                FrameSource { name: Some(name.to_owned()), ..FrameSource::default() },
-            )?;
+            submit(number, bytes, FrameSource { name: Some(name.to_owned()), ..FrameSource::default() })?;
             bar.inc(1);
         }
         bar.finish_and_clear();

@@ -4,8 +4,8 @@ use crate::push::FrameSource;
 use std::fs::File;
 use zazen_core::{Credentials, FrameNo, Result, Validator};
 
-/// Hands a frame to the pusher.
-pub(super) type Submit<'a> = dyn FnMut(FrameNo, Vec<u8>, FrameSource) -> Result<()> + 'a;
+/// Hands a frame on, to a pusher as a rule.
+pub type Submit<'a> = dyn FnMut(FrameNo, Vec<u8>, FrameSource) -> Result<()> + 'a;
 
 /// What a watch reports.
 #[derive(Clone, Debug)]

@@ -3,6 +3,7 @@
 use crate::output::{self, human_bytes};
 use serde_json::json;
 use std::path::Path;
+use zazen_client::Written;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_push::Counters;
 
@@ -23,13 +24,40 @@ pub(super) fn judge(counters: &Counters, nodes: &str) -> Result<()> {
     Ok(())
 }
 
-/// Prints what became of the frames, and why some were not pushed.
-pub(super) fn tell(dataset: &Path, counters: &Counters, problems: &[String], as_json: bool) {
+/// Whether all files are with the object store. It is their permanent home, so none may be missing.
+pub(super) fn judge_written(written: &Written) -> Result<()> {
+    match written.failed {
+        0 => Ok(()),
+        failed => Err(Error::new(
+            ErrorKind::Unavailable,
+            format!("{failed} files failed; the lines above say why. Mend that and run it again"),
+        )),
+    }
+}
+
+/// Prints what became of the frames, and why some were not pushed. `written`: what was written to
+/// an object store before.
+pub(super) fn tell(
+    dataset: &Path,
+    counters: &Counters,
+    written: Option<&Written>,
+    problems: &[String],
+    as_json: bool,
+) {
     for problem in problems {
         output::note(problem);
     }
     if as_json {
+        let written = written.map(|written| {
+            json!({
+                "written": written.written,
+                "written_bytes": written.written_bytes,
+                "there": written.there,
+                "failed": written.failed,
+            })
+        });
         return output::json(&json!({
+            "write_through": written,
             "dataset": dataset,
             "submitted": counters.submitted,
             "pushed": counters.pushed,
@@ -43,6 +71,16 @@ pub(super) fn tell(dataset: &Path, counters: &Counters, problems: &[String], as_
             "bytes_pushed": counters.bytes_pushed,
             "problems": problems,
         }));
+    }
+    if let Some(written) = written {
+        output::line(format!(
+            "{}: {} objects written ({}), {} were there, {} failed",
+            dataset.display(),
+            written.written,
+            human_bytes(written.written_bytes),
+            written.there,
+            written.failed
+        ));
     }
     output::line(format!(
         "{}: {} frames seen: {} pushed ({}), {} there already, {} skipped (nodes too slow), {} skipped (no \
@@ -79,5 +117,11 @@ mod tests {
         check(Counters { submitted: 1, already_there: 1, ..Counters::default() }, true);
         check(Counters { submitted: 1, skipped_no_node: 1, ..Counters::default() }, false);
         check(Counters { submitted: 2, pushed: 1, refused: 1, ..Counters::default() }, false);
+    }
+
+    #[test]
+    fn a_file_that_is_not_written_fails_the_push() {
+        assert!(judge_written(&Written { written: 1, there: 1, ..Written::default() }).is_ok());
+        assert!(judge_written(&Written { written: 1, failed: 1, ..Written::default() }).is_err());
     }
 }
