@@ -120,7 +120,7 @@ def test_results_are_kept_and_resumed(tmp_path):
     before = {path: path.stat().st_mtime_ns for path in kept[1:]}
     assert sim(*command, "--json", "--resume") == first
     assert {path: path.stat().st_mtime_ns for path in kept[1:]} == before
-    assert json.loads(kept[0].read_text())["version"] == 1
+    assert json.loads(kept[0].read_text())["version"] == 2
 
 
 def test_an_interrupted_sweep_keeps_what_was_finished(tmp_path):

@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use zazen_core::{Error, ErrorKind, Result};
 
-/// The version of records; one of another version is not read.
-pub const VERSION: u32 = 1;
+/// The version of records; one of another version is not read. It changes with what a record has,
+/// and with what the same job gives.
+pub const VERSION: u32 = 2;
 
 /// One phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

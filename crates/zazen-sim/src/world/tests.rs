@@ -114,6 +114,33 @@ fn misses_cost_what_the_closed_form_says() {
     }
 }
 
+/// The paper's IOR on GPFS: all ranks together get the 37 GB/s that §4.5 reports for it, as writers
+/// and as readers; on their own disks they get what the disks give.
+#[test]
+fn collective_ior_gets_what_the_store_or_the_disks_give() {
+    let nodes = 4096;
+    let rates = |name: &str| {
+        let mut job = job(nodes, named(name, nodes));
+        job.cluster = Cluster::intrepid();
+        job.cluster.disk.node_deviation = 0.0;
+        let found = outcome(&job);
+        // Operations on the file itself and barriers come between the phases' steps.
+        let of = |name: &str| {
+            let phase = found.phases.iter().find(|phase| phase.name == name).unwrap();
+            phase.bytes_per_s()
+        };
+        [of("write"), of("read")]
+    };
+    for rate in rates("ior-collective-shared") {
+        assert!((rate / 37e9 - 1.0).abs() < 0.02, "{rate}");
+    }
+    let disk = Cluster::intrepid().disk;
+    let disks = [disk.write_bytes_per_s, disk.read_bytes_per_s];
+    for (rate, disk) in rates("ior-collective").into_iter().zip(disks) {
+        assert!((rate / (disk * f64::from(nodes)) - 1.0).abs() < 0.05, "{rate} {disk}");
+    }
+}
+
 /// Ten times: the slowest of all ranks computes, then all write 1 GB at 100 MB/s; at last all read
 /// it at 200 MB/s. The slowest of 64 draws with σ = 0.02 takes about 1.05 times the median.
 #[test]
@@ -157,6 +184,37 @@ fn a_seed_gives_one_trace() {
         job.seed = 2;
         assert_ne!(outcome(&job).trace_hash, one.trace_hash);
     }
+}
+
+/// The same on every machine, in every build: no float, hash table or clock of the machine's may
+/// decide. Where a change of the model changes these, `record::VERSION` goes up with them.
+#[test]
+fn golden_traces() {
+    let of = |name: &str, fidelity: Fidelity, network: &str| {
+        let mut job = job(100, Program::new());
+        (job.fidelity, job.network) = (fidelity, network.to_owned());
+        job.cluster = Cluster::commodity();
+        job.cluster.failures.mtbf_hours = 1.0;
+        job.work = (workloads::named(name).unwrap().work)(100);
+        format!("{name} {} {network} {:016x}", fidelity.name(), outcome(&job).trace_hash)
+    };
+    let found = [
+        of("fusionfs", Fidelity::Hop, "torus"),
+        of("read-random", Fidelity::Flow, "fat-tree"),
+        of("analysis", Fidelity::Path, "dragonfly"),
+        of("push-evict", Fidelity::LogGp, "star"),
+        of("namespace-shared", Fidelity::Path, "torus"),
+        of("view", Fidelity::Hop, "torus"),
+    ];
+    let expected: &[&str] = &[
+        "fusionfs hop torus c89b859f6320a206",
+        "read-random flow fat-tree 60d3d4fc117922c9",
+        "analysis path dragonfly 4de7a7db34276877",
+        "push-evict loggp star d46abc4ad060d018",
+        "namespace-shared path torus c300d563efaa62a8",
+        "view hop torus 9c897108c46387ae",
+    ];
+    assert_eq!(found, expected, "{found:#?}");
 }
 
 /// Every byte that a program moves is moved once, at every fidelity and network; what crosses the
