@@ -8,9 +8,9 @@
 
 use crate::cluster::{Cluster, Service};
 use crate::contention::{READS, WRITES};
-use crate::estimate::median;
-use crate::random::{Random, Stream};
+use crate::estimate::{interval, median};
 use crate::spread::Spread;
+use crate::trace::Trace;
 use std::collections::BTreeMap;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_spans::Span;
@@ -21,8 +21,6 @@ pub use crate::estimate::Estimate;
 pub const SPANS_MIN: usize = 30;
 /// Transfers that a regression uses; with more, each n-th.
 const POINTS_MAX: usize = 400;
-/// Bootstrap samples.
-const SAMPLES: usize = 200;
 /// Quantiles that describe a service time.
 const QUANTILES: usize = 11;
 
@@ -97,14 +95,71 @@ pub fn calibrate(runs: &[Vec<Span>], base: &Cluster, seed: u64) -> Result<(Clust
         let word = "a daemon's spans begin when a call has arrived: they hold no time before that";
         estimates.push(Estimate { name: name.to_owned(), value: None, spans: 0, word: word.to_owned() });
     }
+    let kept = kept(&cluster, &estimates)?;
+    estimates.extend(kept);
     for estimate in &estimates {
         if estimate.value.is_some() {
             let origin = format!("calibrated from {} spans: {}", estimate.spans, estimate.word);
             cluster.origin.insert(estimate.name.clone(), origin);
         }
     }
+    let from = format!(
+        "zazen {}, seed {seed}, {} runs of {} spans with the digest {:016x}; the rest from {}",
+        env!("CARGO_PKG_VERSION"),
+        runs.len(),
+        good.len(),
+        digest(&good),
+        base.name
+    );
+    cluster.origin.insert("calibration".to_owned(), from);
     cluster.check()?;
     Ok((cluster, estimates))
+}
+
+/// Of spans: the same ones have the same, on every machine.
+fn digest(spans: &[&Span]) -> u64 {
+    let mut trace = Trace::default();
+    for span in spans {
+        let texts = [&span.node, &span.op, &span.peer, &span.outcome];
+        texts.into_iter().for_each(|text| trace.bytes(text.as_bytes()));
+        let numbers = [
+            span.start_ns,
+            span.duration_ns,
+            span.queue_ns,
+            span.bytes_in,
+            span.bytes_out,
+            span.bytes_moved,
+            span.connection,
+            span.id,
+        ];
+        numbers.into_iter().for_each(|number| trace.word(number));
+    }
+    trace.digest()
+}
+
+/// Why spans do not tell the other parameters of each part of a cluster.
+const KEPT: [(&str, &str); 6] = [
+    ("disk", "a span has a call's whole time: these parts of it are not told apart"),
+    ("daemon", "how the daemons were set up, and the bytes of calls' heads, are in no span"),
+    ("fuse", "a daemon's spans do not see the mount"),
+    ("network", "a daemon's spans do not see the way of a call: measure the network, or give its shape"),
+    ("shared", "daemons' spans tell what the store gives them, and not how it is made"),
+    ("failures", "a span is of a call that was served: it tells of no node that was down"),
+];
+
+/// A word for the parameters that no estimate names: they are the base cluster's.
+fn kept(cluster: &Cluster, estimates: &[Estimate]) -> Result<Vec<Estimate>> {
+    let text = cluster.to_toml()?;
+    let parts: toml::Table =
+        toml::from_str(&text).map_err(|error| Error::new(ErrorKind::Config, error.to_string()))?;
+    let is_told = |name: &str| estimates.iter().any(|estimate| estimate.name == name);
+    let of_part = |(part, word): (&str, &str)| {
+        let all = parts.get(part).and_then(toml::Value::as_table);
+        let names = all.into_iter().flat_map(|all| all.keys()).map(|key| format!("{part}.{key}"));
+        let unknown = |name| Estimate { name, value: None, spans: 0, word: word.to_owned() };
+        names.filter(|name| !is_told(name)).map(unknown).collect::<Vec<Estimate>>()
+    };
+    Ok(KEPT.into_iter().flat_map(of_part).collect())
 }
 
 fn service(name: &str, ops: &[&str], times_us: &mut [f64], cluster: &mut Cluster, seed: u64) -> Estimate {
@@ -304,27 +359,10 @@ fn robust_deviation(values: Vec<f64>) -> f64 {
     1.4826 * median(values.into_iter().map(|value| (value - centre).abs()).collect())
 }
 
-/// The bootstrap's 95 % interval of a statistic over chosen indices.
-fn interval(count: usize, seed: u64, statistic: impl Fn(&[usize]) -> f64) -> (f64, f64) {
-    let random = Random::new(seed);
-    let size = count.min(120);
-    let mut found: Vec<f64> = (0..SAMPLES)
-        .map(|sample| {
-            let draw = |at| random.below(count as u64, sample as u32, Stream::Workload, at) as usize;
-            statistic(&(0..size as u64).map(draw).collect::<Vec<usize>>())
-        })
-        .collect();
-    found.sort_unstable_by(f64::total_cmp);
-    // Samples smaller than the data spread more, by the root of the ratio.
-    let centre = median(found.clone());
-    let shrink = (size as f64 / count as f64).sqrt();
-    let at = |part: f64| centre + (found[(part * (SAMPLES - 1) as f64) as usize] - centre) * shrink;
-    (at(0.025), at(0.975))
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::random::{Random, Stream};
 
     /// Spans of a node with this latency and bandwidth, a tenth of them outliers.
     pub(crate) fn spans(node: &str, count: u64, latency_s: f64, rate: f64, sizes: u64) -> Vec<Span> {
@@ -397,11 +435,34 @@ pub(crate) mod tests {
         assert!(told.value.is_none() && told.word.contains("cannot be told apart"), "{told:?}");
         assert_eq!(same.0.disk.write_bytes_per_s, base.disk.write_bytes_per_s);
         assert!(estimate(&same.1, "network.latency_us").value.is_none());
+        // Each parameter is found, or has a word.
+        let parameters: toml::Table = toml::from_str(&base.to_toml().unwrap()).unwrap();
+        for (part, of_part) in &parameters {
+            for key in of_part.as_table().into_iter().flat_map(|table| table.keys()) {
+                let name = format!("{part}.{key}");
+                assert_eq!(same.1.iter().filter(|each| each.name == name).count(), 1, "{name}");
+            }
+        }
         let few = calibrate(&[spans("n0", 20, 1e-3, 100e6, 40)], &base, 1).unwrap_err().to_string();
         assert!(few.contains("20 successful spans are too few"), "{few}");
         let mut failed = spans("n0", 200, 1e-3, 100e6, 40);
         failed.iter_mut().for_each(|span| span.outcome = "no space".into());
         assert!(calibrate(&[failed], &base, 1).is_err());
+    }
+
+    /// What a cluster was made from can be told from its file.
+    #[test]
+    fn a_cluster_names_its_calibration() {
+        let made_from = |spans: &[Span], seed| {
+            let (cluster, _) = calibrate(&[spans.to_vec()], &Cluster::commodity(), seed).unwrap();
+            cluster.origin["calibration"].clone()
+        };
+        let mut spans = spans("n0", 100, 1e-3, 100e6, 40);
+        let first = made_from(&spans, 7);
+        assert!(first.contains("seed 7, 1 runs of 100 spans") && first.contains("commodity"), "{first}");
+        assert_eq!(made_from(&spans, 7), first);
+        spans[50].bytes_in += 1;
+        assert_ne!(made_from(&spans, 7), first);
     }
 
     #[test]

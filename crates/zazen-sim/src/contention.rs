@@ -395,17 +395,35 @@ pub fn service<'a>(cluster: &'a Cluster, op: &str) -> Option<&'a Spread> {
     }
 }
 
-/// Bytes per second of the resource of a kind that was busiest in this run: what went over it while
-/// any call was on it; and the most calls that were on it at once. `None` if none carried
-/// `calls_min` calls.
-pub fn busiest(run: &[&Span], calls_min: usize, is_kind: impl Fn(Resource) -> bool) -> Option<(f64, usize)> {
+/// What the calls of a run did on one resource.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Carried {
+    /// Bytes that went over it.
+    pub bytes: f64,
+    /// While any call was on it.
+    pub busy_s: f64,
+    /// The most calls that were on it at once.
+    pub met: usize,
+    /// Whether its calls crossed nothing else: then nothing else that is shared held them up.
+    pub is_alone: bool,
+}
+
+impl Carried {
+    /// Bytes per second.
+    pub fn rate(&self) -> f64 {
+        self.bytes / self.busy_s
+    }
+}
+
+/// What each resource of a kind carried in this run, if that were `calls_min` calls.
+pub fn carried(run: &[&Span], calls_min: usize, is_kind: impl Fn(Resource) -> bool) -> Vec<Carried> {
     let mut of: BTreeMap<Resource, Vec<&Span>> = BTreeMap::new();
     for span in run {
         for resource in route(span).1.into_iter().filter(|resource| is_kind(*resource)) {
             of.entry(resource).or_default().push(span);
         }
     }
-    let carried = of.into_values().filter(|spans| spans.len() >= calls_min).map(|spans| {
+    let carried = |spans: Vec<&Span>| {
         let bytes: u64 = spans.iter().map(|span| route(span).0).sum();
         let mut edges: Vec<(u64, i32)> =
             spans.iter().flat_map(|span| [(span.start_ns, 1), (span.end_ns(), -1)]).collect();
@@ -419,9 +437,14 @@ pub fn busiest(run: &[&Span], calls_min: usize, is_kind: impl Fn(Resource) -> bo
             on += change;
             most = most.max(on);
         }
-        (bytes as f64 / (busy_ns.max(1) as f64 / 1e9), most.max(0) as usize)
-    });
-    carried.reduce(|one, other| if other.0 > one.0 { other } else { one })
+        Carried {
+            bytes: bytes as f64,
+            busy_s: busy_ns.max(1) as f64 / 1e9,
+            met: most.max(0) as usize,
+            is_alone: spans.iter().all(|span| route(span).1.len() == 1),
+        }
+    };
+    of.into_values().filter(|spans| spans.len() >= calls_min).map(carried).collect()
 }
 
 /// The time of a run's calls by operation, and of the run: as recorded, and as simulated.

@@ -1,19 +1,21 @@
 //! Calibration of what calls share: links, disks, the backing store.
 //!
-//! A resource's rate is what went over the busiest one while any call was on it, the median over
-//! the runs. The rates are then refined: the training runs are simulated again, and each rate is
-//! moved to where the simulation is closest to the recording. What the data do not tell keeps the
-//! value of the base cluster, and the report says why.
+//! A resource's rate is what went over it while any call was on it. Where its calls cross nothing
+//! else, each resource of the kind tells that, and all of them together give the rate. Where they
+//! cross others too, those may hold them up: then the busiest resource of each run tells it, the
+//! median over the runs. The rates are then refined: the training runs are simulated again, and
+//! each rate is moved to where the simulation is closest to the recording. What the data do not
+//! tell keeps the value of the base cluster, and the report says why.
 
 use crate::cluster::{Cluster, Service};
-use crate::contention::{Resource, busiest, replay, route, totals};
-use crate::estimate::{Estimate, median};
+use crate::contention::{Carried, Resource, carried, replay, route, totals};
+use crate::estimate::{Estimate, interval, median};
 use std::collections::{BTreeMap, BTreeSet};
 use zazen_spans::Span;
 
 /// Calls that a resource of a run must have carried to say anything.
 const CALLS_MIN: usize = 3;
-/// How far a rate may be moved from what the busiest resource carried.
+/// How far a rate may be moved from what resources carried.
 const REFINED_BY_MAX: f64 = 1.25;
 /// Halvings of that range.
 const REFINEMENTS: usize = 12;
@@ -53,7 +55,7 @@ static KINDS: [Kind; 3] = [
 /// them. `cluster` has the services of all operations already. Each run has successful spans only.
 pub(crate) fn fit(runs: &[Vec<&Span>], cluster: &mut Cluster, seed: u64) -> Vec<Estimate> {
     let before = cluster.clone();
-    let found: Vec<Option<Found>> = KINDS.iter().map(|kind| find(kind, runs)).collect();
+    let found: Vec<Option<Found>> = KINDS.iter().map(|kind| find(kind, runs, seed)).collect();
     for (kind, found) in KINDS.iter().zip(&found) {
         if let Some(found) = found {
             *(kind.place)(cluster) = found.rate;
@@ -77,13 +79,15 @@ pub(crate) fn fit(runs: &[Vec<&Span>], cluster: &mut Cluster, seed: u64) -> Vec<
     KINDS.iter().zip(found).map(|(kind, found)| estimate(kind, found, runs, &before, cluster)).collect()
 }
 
-/// What the busiest resource of a kind carried.
+/// What resources of a kind carried.
 struct Found {
     rate: f64,
     low: f64,
     high: f64,
-    /// The most calls that were on it at once.
+    /// The most calls that were on one at once.
     met: usize,
+    /// Where the interval comes from.
+    interval: &'static str,
 }
 
 /// Whether calls met on it. Where they did not, a lower rate and a shorter fixed time are as close
@@ -92,13 +96,30 @@ fn met(found: &Found) -> bool {
     found.met > 1
 }
 
-fn find(kind: &Kind, runs: &[Vec<&Span>]) -> Option<Found> {
-    let carried: Vec<(f64, usize)> = runs.iter().filter_map(|run| busiest(run, CALLS_MIN, kind.is)).collect();
-    let rates: Vec<f64> = carried.iter().map(|(rate, _)| *rate).collect();
+fn find(kind: &Kind, runs: &[Vec<&Span>], seed: u64) -> Option<Found> {
+    let by_run: Vec<Vec<Carried>> = runs.iter().map(|run| carried(run, CALLS_MIN, kind.is)).collect();
+    let alone: Vec<Carried> = by_run.iter().flatten().filter(|each| each.is_alone).copied().collect();
+    if !alone.is_empty() {
+        let together = |chosen: &mut dyn Iterator<Item = &Carried>| {
+            let (bytes, busy_s) =
+                chosen.fold((0.0, 0.0), |(bytes, busy_s), each| (bytes + each.bytes, busy_s + each.busy_s));
+            bytes / busy_s
+        };
+        let (low, high) =
+            interval(alone.len(), seed, |chosen| together(&mut chosen.iter().map(|index| &alone[*index])));
+        let met = alone.iter().map(|each| each.met).max()?;
+        let rate = together(&mut alone.iter());
+        return Some(Found { rate, low, high, met, interval: "over all of them" });
+    }
+    let busiest: Vec<Carried> = by_run
+        .into_iter()
+        .filter_map(|run| run.into_iter().max_by(|one, other| one.rate().total_cmp(&other.rate())))
+        .collect();
+    let rates: Vec<f64> = busiest.iter().map(Carried::rate).collect();
     let (low, high) =
         rates.iter().fold((f64::INFINITY, 0.0_f64), |(low, high), rate| (low.min(*rate), high.max(*rate)));
-    let met = carried.iter().map(|(_, met)| *met).max()?;
-    Some(Found { rate: median(rates), low, high, met })
+    let met = busiest.iter().map(|each| each.met).max()?;
+    Some(Found { rate: median(rates), low, high, met, interval: "over the runs" })
 }
 
 /// Operations whose calls cross a resource with a known rate, and nothing without one. Few calls
@@ -248,7 +269,10 @@ fn estimate(
     let rate = *(kind.place)(cluster);
     let word = match found.met {
         0 | 1 => format!("{}: calls never met on it, so it may be faster", kind.what),
-        met => format!("{}, shared by up to {met} calls at once; the interval is over the runs", kind.what),
+        met => {
+            let (what, interval) = (kind.what, found.interval);
+            format!("{what}, shared by up to {met} calls at once; the interval is {interval}")
+        }
     };
     let value = Some((rate, found.low.min(rate), found.high.max(rate)));
     Estimate { name: kind.name.to_owned(), value, spans, word }

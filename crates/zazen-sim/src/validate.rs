@@ -208,6 +208,42 @@ mod tests {
         }
     }
 
+    /// Checks of frames, one after the other on each of `nodes` nodes, at the rates of their disks.
+    fn checked(nodes: u64, rate_of: impl Fn(u64) -> u64) -> Vec<Span> {
+        let one = spans("n0", 1, 0.0, 1e9, 1).remove(0);
+        let on = |node: u64| {
+            let (one, took_ms) = (&one, 8 * MB / rate_of(node));
+            (0..4).map(move |call| Span {
+                start_ns: call * took_ms * 1_000_000,
+                duration_ns: took_ms * 1_000_000,
+                node: format!("n{node}").into(),
+                op: "frames.verify".into(),
+                bytes_in: 0,
+                bytes_moved: 8 * MB,
+                peer: "0:9@sim".into(),
+                ..one.clone()
+            })
+        };
+        (0..nodes).flat_map(on).collect()
+    }
+
+    /// All disks tell how quick a disk is, not the quickest one of each run: what their calls take
+    /// in all is foreseen, also where two at a time share a disk.
+    #[test]
+    fn disks_that_differ_tell_their_mean() {
+        // Bytes for each millisecond: 8 to 12 KB, 9.6 KB of all together.
+        let rate_of = |node: u64| [8_000, 12_000][node as usize % 2];
+        let training: Vec<Vec<Span>> = (0..5).map(|_| checked(2, rate_of)).collect();
+        let (cluster, estimates) = calibrate(&training, &Cluster::commodity(), 1).unwrap();
+        let disk = estimates.iter().rfind(|each| each.name == "disk.read_bytes_per_s").unwrap();
+        let (rate, low, high) = disk.value.unwrap();
+        assert!((rate / 9.6e6 - 1.0).abs() < 0.01 && low < rate && rate < high, "{disk:?}");
+        let held_out = checked(6, rate_of);
+        let rows = validate(&cluster, &Baseline::of(&training.concat()), &held_out, 1).unwrap();
+        let row = rows.iter().find(|row| row.op == "frames.verify").unwrap();
+        assert!(row.error().abs() < 0.01, "{row:?}");
+    }
+
     /// Where calls take as long beside others as alone, nothing is said to be shared.
     #[test]
     fn what_does_not_slow_down_shares_nothing() {
