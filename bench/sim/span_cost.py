@@ -28,8 +28,8 @@ from collections.abc import Callable
 
 import zazen
 import zazen.testing
+from page import SPANS_GOAL
 
-GOAL = 0.02
 FRAMES, FRAME_BYTES = 2_000, 64 << 10
 PUSHES, PUSH_BYTES = 100, 1 << 20
 READS, READ_BYTES = 20_000, 4 << 10
@@ -164,7 +164,7 @@ def main() -> None:
             found = [turn[side] / turn["without"] - 1 for turn in turns]
             row[name], row[f"{name}_interval"] = statistics.median(found), interval(found)
         rows.append(row)
-        held = "held" if row["cost"] < GOAL else "NOT HELD"
+        held = "held" if row["cost"] < SPANS_GOAL else "NOT HELD"
         (low, high), (control_low, control_high) = row["cost_interval"], row["control_interval"]
         print(
             f"goal spans cost < 2 %: {way}: {100 * row['cost']:+.1f} % ({100 * low:+.1f} .. "
