@@ -23,11 +23,13 @@ const MAGIC: [u8; 8] = *b"zzspans1";
 const ROWS_MAX: usize = 1 << 16;
 /// Texts of a block, at most: a row's numbers have 16 bits.
 const TEXTS_MAX: usize = 1 << 16;
-/// A block with more bytes of texts takes no further row.
+/// Texts that a row adds, at most.
+const TEXTS_OF_ROW: usize = 3;
+/// A block with more bytes of texts takes no further rows.
 const TEXT_BYTES_ENOUGH: usize = 1 << 20;
 /// Bytes after a block's head, at most.
 const BODY_BYTES_MAX: usize = 16 << 20;
-/// A text is cut here. A row adds three at most.
+/// A text is cut here.
 const TEXT_BYTES_MAX: usize = 4 << 10;
 
 /// A call, with its texts and its caller as numbers of its block.
@@ -53,6 +55,13 @@ pub struct Row {
     pub op: u16,
     /// Of [`Block::text`]: [`Span::outcome`].
     pub outcome: u16,
+}
+
+impl Row {
+    /// A row's last word.
+    pub fn numbers(caller: u32, op: u16, outcome: u16) -> u64 {
+        u64::from(caller) | u64::from(op) << 32 | u64::from(outcome) << 48
+    }
 }
 
 /// A block that is being made. Numbers of texts and callers are of one block: when it was taken,
@@ -112,8 +121,7 @@ impl Block {
 
     /// Adds a row.
     pub fn add(&mut self, row: &Row) {
-        let mut bytes = [0; ROW_BYTES];
-        let numbers = [
+        self.add_words([
             row.start_ns,
             row.duration_ns,
             row.queue_ns,
@@ -121,19 +129,26 @@ impl Block {
             row.bytes_out,
             row.bytes_moved,
             row.id,
-            u64::from(row.caller) | u64::from(row.op) << 32 | u64::from(row.outcome) << 48,
-        ];
-        for (place, number) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(numbers) {
-            *place = number.to_le_bytes();
-        }
-        self.bytes.extend_from_slice(&bytes);
+            Row::numbers(row.caller, row.op, row.outcome),
+        ]);
+    }
+
+    /// Adds a row whose words are there already: the numbers of [`Row`] in their order, then
+    /// [`Row::numbers`].
+    pub fn add_words(&mut self, words: [u64; ROW_BYTES / 8]) {
+        self.bytes.extend_from_slice(words.map(u64::to_le_bytes).as_flattened());
     }
 
     /// Whether it must be taken before another row is made.
     pub fn is_full(&self) -> bool {
-        self.rows() >= ROWS_MAX
-            || self.texts.len() > TEXTS_MAX - 4
-            || self.text_bytes.len() >= TEXT_BYTES_ENOUGH
+        !self.has_room(1)
+    }
+
+    /// Whether so many rows more can be made, each with texts and a caller of its own.
+    pub fn has_room(&self, rows: usize) -> bool {
+        self.rows() + rows <= ROWS_MAX
+            && self.texts.len() + TEXTS_OF_ROW * rows <= TEXTS_MAX
+            && self.text_bytes.len() < TEXT_BYTES_ENOUGH
     }
 
     /// Whether it has no row.
@@ -470,6 +485,17 @@ mod tests {
         }
         assert!(block.take(<[u8]>::len) < BODY_BYTES_MAX);
         assert!(block.is_empty() && !block.is_full());
+        // Many rows at a time, each with texts of its own.
+        let mut made = Vec::new();
+        while block.has_room(64) {
+            for number in made.len()..made.len() + 64 {
+                let own = |what: &str| format!("{what}{number}").into();
+                let (op, outcome, peer) = (own("op"), own("out"), own("0:"));
+                made.push(Span { op, outcome, peer, connection: number as u64, ..span(0) });
+                add(&mut block, made.last().unwrap());
+            }
+        }
+        assert_eq!(block.take(read).unwrap(), made);
         // Rows of one caller.
         while !block.is_full() {
             add(&mut block, &span(0));

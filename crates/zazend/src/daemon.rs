@@ -56,6 +56,7 @@ pub struct Daemon {
     server: Arc<Server>,
     plugins: Arc<Plugins>,
     namespace: Option<Arc<NamespaceNode>>,
+    spans: Option<Arc<Spans>>,
     listen: Option<SocketAddr>,
     metrics: Option<MetricsPage>,
 }
@@ -175,11 +176,10 @@ impl Daemon {
         if let Some(namespace) = &namespace {
             services.push(timed(&node.calls, Arc::new(NamespaceService::new(namespace.clone()))));
         }
-        let services = match config.spans.as_deref() {
-            Some(folder) => {
-                let spans = Spans::begin(folder, &config.name, plugins.function_names())?;
-                services.into_iter().map(|service| spans.around(service)).collect()
-            }
+        let begin = |folder| Spans::begin(folder, &config.name, plugins.function_names());
+        let spans = config.spans.as_deref().map(begin).transpose()?;
+        let services = match &spans {
+            Some(spans) => services.into_iter().map(|service| spans.around(service)).collect(),
             None => services,
         };
         let server = Arc::new(Server::new(services, key, limits));
@@ -191,7 +191,7 @@ impl Daemon {
         }
         offer_turns(&config.socket, &disks_with_turns(config.readers, &node.disks))?;
         server.listen_unix(&config.socket)?;
-        Ok(Daemon { node, server, plugins, namespace, listen, metrics })
+        Ok(Daemon { node, server, plugins, namespace, spans, listen, metrics })
     }
 
     /// What the services share: for tests and for whoever embeds a daemon.
@@ -265,6 +265,9 @@ impl Daemon {
         let cut_off = self.server.drain(self.node.config().drain);
         // The server has the plug-ins service: with it gone, nobody else has.
         drop(self.server);
+        if let Some(spans) = &self.spans {
+            spans.end();
+        }
         if let Some(namespace) = &self.namespace {
             namespace.stop();
         }

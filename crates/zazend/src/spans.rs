@@ -8,13 +8,13 @@
 
 mod chunks;
 
-use chunks::{Done, Kind, Outcome, Shared, What, lock};
+use chunks::{Done, KINDS, Kind, Open, Outcome, ROWS, Shared, What, lock};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use zazen_call::{Call, Caller, Reply, Service};
@@ -48,10 +48,10 @@ pub(crate) fn moved(bytes: u64) {
     SO_FAR.with(|so_far| so_far.set((so_far.get().0, so_far.get().1.saturating_add(bytes))));
 }
 
-/// The spans of one process. What waits is written when it is dropped.
+/// The spans of one process. What waits is written when it ends, or is dropped.
 pub(crate) struct Spans {
     shared: Arc<Shared>,
-    writer: Option<JoinHandle<()>>,
+    writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Spans {
@@ -69,23 +69,29 @@ impl Spans {
             .name("spans".to_owned())
             .spawn(move || blocks.write_all_of(&rows))
             .map_err(|error| Error::io("a thread for spans", error))?;
-        Ok(Arc::new(Spans { shared, writer: Some(writer) }))
+        Ok(Arc::new(Spans { shared, writer: Mutex::new(Some(writer)) }))
     }
 
     /// `service`, with a span for each of its calls.
     pub(crate) fn around(self: &Arc<Spans>, service: Arc<dyn Service>) -> Arc<dyn Service> {
         Arc::new(Recorded { spans: self.clone(), id: service.id(), service })
     }
+
+    /// Writes what waits; calls that end from now on are not recorded. Whoever ends the process
+    /// must not wait for the drop instead: a thread that served a connection may hold its services
+    /// until the process is gone.
+    pub(crate) fn end(&self) {
+        self.shared.end();
+        if let Some(writer) = lock(&self.writer).take() {
+            // It has warned if it failed.
+            let _ = writer.join();
+        }
+    }
 }
 
 impl Drop for Spans {
     fn drop(&mut self) {
-        lock(&self.shared.lists).is_ending = true;
-        self.shared.to_write.notify_one();
-        if let Some(writer) = self.writer.take() {
-            // It has warned if it failed.
-            let _ = writer.join();
-        }
+        self.end();
     }
 }
 
@@ -96,25 +102,13 @@ struct Blocks {
     block: Block,
     /// The block's numbers of what was called.
     ops: HashMap<What, u16>,
-    /// The last row's numbers: most rows are of the same caller, and do the same, as one before.
-    last: Option<Last>,
     has_failed: bool,
-}
-
-#[derive(Clone, Copy)]
-struct Last {
-    connection: u64,
-    what: What,
-    outcome: Outcome,
-    caller: u32,
-    op: u16,
-    outcome_text: u16,
 }
 
 impl Blocks {
     fn new(file: File, node: &str, names: FunctionNames) -> Blocks {
         let block = Block::new(node);
-        Blocks { file, names, block, ops: HashMap::new(), last: None, has_failed: false }
+        Blocks { file, names, block, ops: HashMap::new(), has_failed: false }
     }
 
     fn write_all_of(&mut self, shared: &Shared) {
@@ -127,7 +121,7 @@ impl Blocks {
             // Between the two clocks, as they are now: the node's may have been set.
             let epoch_ns = since_1970_ns().saturating_sub(shared.epoch.elapsed().as_nanos() as u64);
             open.retain_mut(|open| {
-                let is_left = open.take(|words, kind| self.add(words, kind, epoch_ns));
+                let is_left = self.take(open, epoch_ns);
                 if is_left {
                     shared.give_back(&mut open.chunk);
                 }
@@ -135,48 +129,34 @@ impl Blocks {
             });
             self.flush();
             if !goes_on {
-                // Nobody adds any more: the end comes with the last service.
                 break;
             }
         }
     }
 
-    fn add(&mut self, words: [u64; 8], kind: &Kind, epoch_ns: u64) {
-        let last = match self.last {
-            Some(last)
-                if (last.connection, last.what, last.outcome)
-                    == (kind.connection, kind.what, kind.outcome) =>
-            {
-                last
-            }
-            _ => self.numbers(kind),
-        };
-        let [began_ns, duration_ns, queue_ns, bytes_in, bytes_out, bytes_moved, id, _] = words;
-        self.block.add(&Row {
-            start_ns: epoch_ns.saturating_add(began_ns),
-            duration_ns,
-            queue_ns,
-            bytes_in,
-            bytes_out,
-            bytes_moved,
-            id,
-            caller: last.caller,
-            op: last.op,
-            outcome: last.outcome_text,
-        });
-        if self.block.is_full() {
+    /// Puts a chunk's further rows into the block; whether there will be no more of them.
+    fn take(&mut self, open: &mut Open, epoch_ns: u64) -> bool {
+        if !self.block.has_room(ROWS) {
             self.flush();
         }
+        // A chunk's rows are of few kinds.
+        let mut numbers = [None; KINDS];
+        open.take(|mut words, kind, number| {
+            words[0] = words[0].saturating_add(epoch_ns);
+            words[7] = *numbers[number].get_or_insert_with(|| self.numbers(kind));
+            self.block.add_words(words);
+        })
     }
 
-    fn numbers(&mut self, kind: &Kind) -> Last {
+    /// The last word of rows of this kind.
+    fn numbers(&mut self, kind: &Kind) -> u64 {
         let (block, what) = (&mut self.block, kind.what);
         let name = || match what.plugin.and_then(|function| self.names.get(&function)) {
             Some(name) => format!("plugins.{name}"),
             None => op_name(what.service, what.function).into_owned(),
         };
         let op = *self.ops.entry(what).or_insert_with(|| block.text(&name()));
-        let outcome_text = match kind.outcome {
+        let outcome = match kind.outcome {
             Outcome::Ok => block.text("ok"),
             Outcome::Status(status) => block.text(&format!("status {status}")),
             Outcome::Failed(kind) => block.text(&kind.to_string()),
@@ -185,8 +165,7 @@ impl Blocks {
             Some(host) => format!("{}:{}@{host}", kind.uid, kind.pid),
             None => format!("{}:{}", kind.uid, kind.pid),
         });
-        let Kind { connection, outcome, .. } = *kind;
-        *self.last.insert(Last { connection, what, outcome, caller, op, outcome_text })
+        Row::numbers(caller, op, outcome)
     }
 
     /// Writes the block, in one piece. A full disk must not stop the daemon: it is told of once.
@@ -202,7 +181,6 @@ impl Blocks {
             tracing::warn!("spans are lost from now on: {error}");
         }
         self.ops.clear();
-        self.last = None;
     }
 }
 
@@ -331,7 +309,7 @@ impl Service for Recorded {
 
 #[cfg(test)]
 mod tests {
-    use super::chunks::{CHUNKS_MAX, ROWS};
+    use super::chunks::CHUNKS_MAX;
     use super::*;
     use std::io::Read as _;
     use std::time::Duration;
@@ -486,6 +464,29 @@ mod tests {
             assert_eq!((span.bytes_in, span.connection), (number, connection));
             assert_eq!(span.outcome, if connection == 2 { "status 5" } else { "ok" });
         }
+    }
+
+    /// At a process's end a thread may still hold the services: what they served is written.
+    #[test]
+    fn the_end_waits_for_no_thread() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let spans = Spans::writing_to(file.reopen().unwrap(), "n0", FunctionNames::new()).unwrap();
+        let (added, is_added) = std::sync::mpsc::channel();
+        let (ended, is_ended) = std::sync::mpsc::channel();
+        let held = spans.clone();
+        let thread = std::thread::spawn(move || {
+            held.shared.add(&done(0, 1));
+            added.send(()).unwrap();
+            is_ended.recv().unwrap();
+            // Nobody writes them, and nobody waits for room.
+            (0..MANY * 20).for_each(|n| held.shared.add(&done(0, n)));
+        });
+        is_added.recv().unwrap();
+        spans.end();
+        assert_eq!(read(&std::fs::read(file.path()).unwrap()).len(), 1);
+        ended.send(()).unwrap();
+        thread.join().unwrap();
+        spans.end();
     }
 
     #[test]
