@@ -179,3 +179,29 @@ def test_a_full_disk_skips_copies_and_loses_no_frame(tmp_path_factory, dataset):
             assert cluster.pid(0)
     finally:
         subprocess.run(["umount", str(cache)], check=True)
+
+
+def check_settings(tmp_path, settings):
+    command = [zazen.testing.program("zazend"), "--check", "--config", str(settings)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_settings_that_are_no_plain_file_are_refused(tmp_path):
+    # A daemon reads them again while it serves: it must not wait for a FIFO's writer.
+    os.mkfifo(tmp_path / "fifo")
+    for settings in (tmp_path / "fifo", "/dev/zero"):
+        status, said = check_settings(tmp_path, settings)
+        assert status == 1 and "it is not a plain file" in said, said
+
+
+def test_the_file_of_settings_takes_a_plug_in_as_the_flag_does(tmp_path):
+    (tmp_path / "backing").mkdir()
+    settings = tmp_path / "zazend.toml"
+    usual = f'cache = "{tmp_path}/cache"\nbacking = ["{tmp_path}/backing"]\nsocket = "{tmp_path}/s"\n'
+    settings.write_text(usual + 'plugin = ["posix"]\n')
+    status, said = check_settings(tmp_path, settings)
+    assert status == 0 and "posix" in said, said
+    settings.write_text(usual + "plugin = [7]\n")
+    status, said = check_settings(tmp_path, settings)
+    assert status == 1 and "a plug-in as --plugin takes it" in said, said

@@ -6,8 +6,9 @@
 use crate::cores::{CpuShare, Cpus};
 use crate::namespace_settings::{NamespaceArgs, NamespaceConfig, NamespaceTable};
 use crate::peers::PeerList;
-use crate::plugin_settings::{self, PluginTable};
+use crate::plugin_settings::{self, PluginEntry};
 use crate::quota_settings::QuotaSettings;
+use crate::settings_text::settings_text;
 use clap::Parser;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -200,7 +201,7 @@ struct File {
     spans: Option<PathBuf>,
     export: Option<Vec<PathBuf>>,
     #[serde(default)]
-    plugin: Vec<PluginTable>,
+    plugin: Vec<PluginEntry>,
     namespace: Option<NamespaceTable>,
 }
 
@@ -468,7 +469,7 @@ fn exports(args: &Args, file: Option<Vec<PathBuf>>, backing: &[BackingSpec]) -> 
 }
 
 fn read_file(path: &Path) -> Result<File> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
+    let text = settings_text(path).map_err(|error| {
         refuse(format!("config file {}: cannot be read; check --config", path.display())).caused_by(error)
     })?;
     let parsed = toml::from_str(&text);

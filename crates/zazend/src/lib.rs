@@ -45,6 +45,7 @@ pub mod service_control;
 pub mod service_frames;
 pub mod service_plugins;
 pub mod session;
+mod settings_text;
 pub mod shares;
 pub mod signals;
 mod spans;

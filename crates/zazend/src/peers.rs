@@ -5,6 +5,7 @@
 //! have opened here, and if its bytes match their checksum; a peer that is dead, slow or wrong
 //! costs a bounded time, and then the store is read. A peer asks nobody on behalf of another node.
 
+use crate::settings_text::settings_text;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
@@ -308,7 +309,7 @@ impl Known {
                 if stamp.is_some() && stamp == self.file {
                     return;
                 }
-                let Ok(text) = std::fs::read_to_string(path) else { return };
+                let Ok(text) = settings_text(path) else { return };
                 self.file = stamp;
                 parse_nodes(&text)
             }

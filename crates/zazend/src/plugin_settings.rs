@@ -1,6 +1,8 @@
 //! Plug-ins as the daemon's flags and file name them.
 
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,6 +17,47 @@ const IDENTITIES_MAX: usize = 4096;
 const IN_PROCESS: &str = ":in-process";
 /// The program of isolated plug-ins' processes: this one, even if its file has been replaced since.
 pub const SELF: &str = "/proc/self/exe";
+
+/// One plug-in of the TOML file: a table `[[plugin]]`, or what `--plugin` takes.
+#[derive(Clone, Debug)]
+pub enum PluginEntry {
+    /// As the flag has it.
+    Flag(String),
+    /// With settings.
+    Table(Box<PluginTable>),
+}
+
+impl<'de> Deserialize<'de> for PluginEntry {
+    fn deserialize<D: Deserializer<'de>>(given: D) -> std::result::Result<PluginEntry, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = PluginEntry;
+
+            fn expecting(&self, words: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                words.write_str("a plug-in as --plugin takes it, or a table with its path")
+            }
+
+            fn visit_str<E>(self, flag: &str) -> std::result::Result<PluginEntry, E> {
+                Ok(PluginEntry::Flag(flag.to_owned()))
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, map: M) -> std::result::Result<PluginEntry, M::Error> {
+                let table = PluginTable::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(PluginEntry::Table(Box::new(table)))
+            }
+        }
+        given.deserialize_any(Either)
+    }
+}
+
+impl PluginEntry {
+    fn config(&self) -> Result<PluginConfig> {
+        match self {
+            PluginEntry::Flag(flag) => of_flag(flag),
+            PluginEntry::Table(table) => table.config(),
+        }
+    }
+}
 
 /// One `[[plugin]]` of the TOML file.
 #[derive(Clone, Debug, Deserialize)]
@@ -125,18 +168,19 @@ impl PluginTable {
 }
 
 /// If any `--plugin` is given, the file's plug-ins do not count.
-pub fn plugin_configs(flags: &[String], file: &[PluginTable]) -> Result<Vec<PluginConfig>> {
+pub fn plugin_configs(flags: &[String], file: &[PluginEntry]) -> Result<Vec<PluginConfig>> {
     if flags.is_empty() {
-        return file.iter().map(PluginTable::config).collect();
+        return file.iter().map(PluginEntry::config).collect();
     }
-    let configs = flags.iter().map(|flag| {
-        let (path, isolate) = match flag.strip_suffix(IN_PROCESS) {
-            Some(path) => (path, false),
-            None => (flag.as_str(), true),
-        };
-        Ok(PluginConfig { isolate, ..PluginConfig::new(locate(Path::new(path))?) })
-    });
-    configs.collect()
+    flags.iter().map(|flag| of_flag(flag)).collect()
+}
+
+fn of_flag(flag: &str) -> Result<PluginConfig> {
+    let (path, isolate) = match flag.strip_suffix(IN_PROCESS) {
+        Some(path) => (path, false),
+        None => (flag, true),
+    };
+    Ok(PluginConfig { isolate, ..PluginConfig::new(locate(Path::new(path))?) })
 }
 
 #[cfg(test)]
@@ -146,7 +190,7 @@ mod tests {
     fn from_toml(text: &str) -> Result<Vec<PluginConfig>> {
         #[derive(Deserialize)]
         struct File {
-            plugin: Vec<PluginTable>,
+            plugin: Vec<PluginEntry>,
         }
         let file: File = toml::from_str(text).map_err(|error| refuse(Path::new("?"), error))?;
         plugin_configs(&[], &file.plugin)
