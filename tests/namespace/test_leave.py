@@ -142,6 +142,9 @@ def test_all_that_a_node_keeps_goes_to_the_others(folder, alone):
         assert (m[0] / "new").read_bytes() == b"new"
         said = bed.leave(0, leaver)
         assert "has left" in said, said
+        # What the others took over does not come back.
+        said = bed.leave(0, leaver, "--stay", status=1)
+        assert "too late to stay" in said, said
         bed.down()
 
     alone(test)

@@ -65,6 +65,15 @@ impl NamespaceNode {
             let view = view.ok_or_else(|| {
                 Error::new(ErrorKind::NotFound, format!("the namespace has no node {node}"))
             })?;
+            if view.state == State::Gone && asked.run == Some(false) {
+                return Err(Error::new(
+                    ErrorKind::Conflict,
+                    format!(
+                        "node {node} has left: it is too late to stay; to join again as a new node, stop \
+                         its daemon, empty its folder, and start it"
+                    ),
+                ));
+            }
             if view.state == State::Gone {
                 return Ok(Leaving { wanted: true, state: State::Gone, ..Leaving::default() });
             }
