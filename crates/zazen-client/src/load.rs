@@ -210,11 +210,10 @@ fn muster(dataset: &Path, options: &LoadOptions, report: &mut LoadReport) -> Res
         }
     }
     if members.is_empty() {
-        let why: Vec<_> = report.dead.iter().map(|(target, error)| format!("{target}: {error}")).collect();
         let kind = report.dead.first().map_or(ErrorKind::Unavailable, |(_, error)| error.kind());
         return Err(Error::new(
             kind,
-            format!("load {}: no node can take part: {}", dataset.display(), why.join("; ")),
+            format!("load {}: no node can take part: {}", dataset.display(), reasons(&report.dead)),
         ));
     }
     // Any node can list the backing store. Ask one; if it does not answer, ask the next.
@@ -253,6 +252,32 @@ fn join(
     let handle = remote.open(dataset, pattern, false)?.handle;
     let held = remote.query_all(handle)?;
     Ok((remote, handle, held.native.union(&held.alien)))
+}
+
+/// What kept the nodes from taking part: what several say is said once, and no list is longer than
+/// a person reads.
+fn reasons(dead: &[(Target, Error)]) -> String {
+    let mut said: Vec<(String, Vec<String>)> = Vec::new();
+    for (target, error) in dead {
+        let (why, who) = (error.to_string(), target.to_string());
+        match said.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, nodes)) => nodes.push(who),
+            None => said.push((why, vec![who])),
+        }
+    }
+    let named =
+        |(why, nodes): &(String, Vec<String>)| format!("{}: {why}", shortened(nodes, ", ", "more nodes"));
+    shortened(&said.iter().map(named).collect::<Vec<_>>(), "; ", "more reasons")
+}
+
+/// The first of `all`, and how many more there are.
+fn shortened(all: &[String], between: &str, what: &str) -> String {
+    const NAMED_MAX: usize = 3;
+    let mut text = all[..all.len().min(NAMED_MAX)].join(between);
+    if all.len() > NAMED_MAX {
+        text += &format!("{between}and {} {what}", all.len() - NAMED_MAX);
+    }
+    text
 }
 
 /// One node's share of the work: its own block, then what dead nodes left.
@@ -360,6 +385,29 @@ fn abandon(blocks: &Blocks, report: &mut LoadReport, so_far: &mut LoadProgress) 
             ErrorKind::Unavailable,
             "its node stopped answering, and no other node was left",
             report,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_several_nodes_say_is_said_once() {
+        let dead = |number: usize| {
+            let why = if number == 2 { "is full" } else { "no such directory" };
+            (Target::Tcp(format!("n{number}:1")), Error::new(ErrorKind::NotFound, why))
+        };
+        let check = |nodes: usize, expected: &str| {
+            assert_eq!(reasons(&(0..nodes).map(dead).collect::<Vec<_>>()), expected);
+        };
+        check(1, "daemon at n0:1: no such directory");
+        check(3, "daemon at n0:1, daemon at n1:1: no such directory; daemon at n2:1: is full");
+        check(
+            1000,
+            "daemon at n0:1, daemon at n1:1, daemon at n3:1, and 996 more nodes: no such directory; \
+             daemon at n2:1: is full",
         );
     }
 }
