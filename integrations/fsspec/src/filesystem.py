@@ -105,6 +105,29 @@ class ZazenFileSystem(AbstractFileSystem):
         """When the file was last modified."""
         return datetime.datetime.fromtimestamp(self.info(path)["mtime"], tz=datetime.UTC)
 
+    def exists(self, path: str, **kwargs: Any) -> bool:
+        """Whether there is something at `path`. Raises what `info` raises if that cannot be
+        known."""
+        return self._kind(path) is not None
+
+    def isfile(self, path: str) -> bool:
+        """Whether there is a file at `path`. Raises as `exists` does."""
+        return self._kind(path) == "file"
+
+    def isdir(self, path: str) -> bool:
+        """Whether there is a folder at `path`. Raises as `exists` does."""
+        return self._kind(path) == "directory"
+
+    def _kind(self, path: str) -> str | None:
+        # fsspec's own methods take every error for "no", an unreachable server or a URL of another
+        # file system, too.
+        try:
+            return str(self.info(path)["type"])
+        except OSError as error:
+            if error.errno in _NOT_THERE:
+                return None
+            raise
+
     def lexists(self, path: str, **kwargs: Any) -> bool:
         """Whether there is something at `path`, also a link that leads nowhere."""
         return os.path.lexists(self._strip_protocol(path))
@@ -264,6 +287,10 @@ class ZazenFileSystem(AbstractFileSystem):
     def touch(self, path: str, truncate: bool = True, **kwargs: Any) -> None:
         """Refused."""
         self._refuse("touch", path)
+
+
+#: What the kernel says of a path that leads nowhere, or nowhere that this user may look.
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG)
 
 
 def _not_mounted(what: str, protocol: str) -> Exception:

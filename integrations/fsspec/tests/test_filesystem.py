@@ -62,7 +62,7 @@ def test_urls_of_other_file_systems_are_refused(url, instead):
 
 
 def test_urls_are_refused_in_every_call(fs, backing, files):
-    for call in (fs.info, fs.ls, fs.open, fs.cat_file):
+    for call in (fs.info, fs.ls, fs.open, fs.cat_file, fs.exists, fs.isfile, fs.isdir, fs.lexists):
         with pytest.raises(zazen.UnsupportedError, match="https://"):
             call("https://example.org/a")
         with pytest.raises(zazen.UnsupportedError, match=r"zazen.open\(.s3://"):
@@ -72,6 +72,22 @@ def test_urls_are_refused_in_every_call(fs, backing, files):
     # A name with a colon is one.
     (backing / "s3:x").write_bytes(b"here")
     assert fs.cat_file(str(backing / "s3:x")) == b"here"
+
+
+def test_a_store_that_fails_is_no_missing_file(fs, backing, files, monkeypatch):
+    path = next(iter(files))
+    assert fs.exists(path) and fs.isfile(path) and not fs.isdir(path) and fs.isdir(str(backing))
+    for gone in (f"{path}/below", str(backing / ("n" * 300)), str(backing / "none")):
+        assert not fs.exists(gone) and not fs.isfile(gone) and not fs.isdir(gone)
+
+    def fails(*_, **__):
+        raise OSError(errno.ESTALE, "the server is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", fails)
+        for call in (fs.exists, fs.isfile, fs.isdir):
+            with pytest.raises(OSError, match="the server is gone"):
+                call(path)
 
 
 def test_names_and_sizes(fs, backing, files):
