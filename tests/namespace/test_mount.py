@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import struct
 import subprocess
 import time
 from pathlib import Path
@@ -260,6 +261,47 @@ def test_a_lock_excludes_and_its_wait_ends_by_a_signal(run_inside):
             assert waiting.poll() is None
         assert waiting.wait(10) == 0
         node.unmount()
+
+    run_inside(test)
+
+
+def test_a_lock_of_an_open_file_ends_with_the_open_file(run_inside):
+    def test(node):
+        path = node.mount() / "locked"
+        path.write_text("x" * 100)
+        # As struct flock: kind, from where, start, length, process.
+        exclusive = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 10, 20, 0)
+
+        def lock(file) -> None:
+            fcntl.fcntl(file, fcntl.F_OFD_SETLK, exclusive)
+
+        with open(path, "r+") as other, open(path, "r+") as process:
+            held = open(path, "r+")
+            inherited = os.dup(held.fileno())
+            lock(held)
+            with pytest.raises(BlockingIOError):
+                lock(other)
+            # Another descriptor of the same process, and one of two of the open file, end nothing.
+            open(path, "r+").close()
+            held.close()
+            with pytest.raises(BlockingIOError):
+                lock(other)
+            # A lock of the process is another one's.
+            with pytest.raises(BlockingIOError):
+                fcntl.lockf(process, fcntl.LOCK_EX | fcntl.LOCK_NB, 20, 10)
+            os.close(inherited)
+            # The kernel tells the mount after the close.
+            within(10, lambda: can(lambda: lock(other)))
+            # And a process's locks stay, whatever open file of the file is closed by others.
+            fcntl.lockf(process, fcntl.LOCK_EX | fcntl.LOCK_NB, 20, 50)
+        node.unmount()
+
+    def can(act) -> bool:
+        try:
+            act()
+        except BlockingIOError:
+            return False
+        return True
 
     run_inside(test)
 

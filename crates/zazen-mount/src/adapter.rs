@@ -485,9 +485,7 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         if let Some(file) = self.opens.leave(file) {
-            if let Some(owner) = owner {
-                self.locks.close_whole(&*self.tree, node.0, file.handle, owner.0);
-            }
+            self.locks.release(&*self.tree, node.0, file.handle, owner.map(|owner| owner.0));
             self.tree.release(file.handle);
         }
         reply.ok();

@@ -7,7 +7,7 @@
 
 use crate::caller;
 use crate::tree::{Errno, Handle, Lock, Node, Owner, Range, Result, Tree};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -27,11 +27,22 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Who has taken locks, and who waits.
 #[derive(Default)]
 pub(crate) struct Locks {
-    /// (inode, owner) → whether it took locks by `fcntl`, and by `flock`.
-    owners: Mutex<HashMap<(Node, u64), (bool, bool)>>,
+    /// By inode and owner.
+    owners: Mutex<BTreeMap<(Node, u64), Taken>>,
     /// User → how many waits.
     waits: Mutex<HashMap<u32, usize>>,
     stop: AtomicBool,
+}
+
+/// Which locks of a file an owner took.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Taken {
+    /// By `fcntl`.
+    record: bool,
+    /// By `flock`.
+    whole: bool,
+    /// The open files through which it took those by `fcntl`.
+    through: Vec<Handle>,
 }
 
 /// A lock that is asked for.
@@ -178,7 +189,10 @@ impl Locks {
     /// The owner's descriptor was closed: its `fcntl` locks of the file end, as POSIX says.
     pub(crate) fn close(&self, tree: &dyn Tree, node: Node, handle: Handle, number: u64) {
         let took = match self.owners.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&(node, number)) {
-            Some(kinds) => std::mem::take(&mut kinds.0),
+            Some(taken) => {
+                taken.through.clear();
+                std::mem::take(&mut taken.record)
+            }
             None => false,
         };
         if took {
@@ -188,10 +202,21 @@ impl Locks {
         }
     }
 
-    /// The open file that `flock` locked was closed for good.
-    pub(crate) fn close_whole(&self, tree: &dyn Tree, node: Node, handle: Handle, number: u64) {
-        let owner = Owner { number, pid: 0, whole: true };
-        _ = self.unlock(tree, node, handle, owner, ALL);
+    /// The open file was closed for good: locks of its own end. Those by `flock` are of `whole`.
+    /// What owners still have by `fcntl` through it are its own, too (`F_OFD_SETLK`): those of
+    /// processes ended when the processes closed their descriptors.
+    pub(crate) fn release(&self, tree: &dyn Tree, node: Node, handle: Handle, whole: Option<u64>) {
+        let numbers: Vec<u64> = {
+            let owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+            let of_node = owners.range((node, 0)..=(node, u64::MAX));
+            let through = of_node.filter(|(_, taken)| taken.through.contains(&handle));
+            through.map(|((_, number), _)| *number).collect()
+        };
+        numbers.into_iter().for_each(|number| self.close(tree, node, handle, number));
+        if let Some(number) = whole {
+            let owner = Owner { number, pid: 0, whole: true };
+            _ = self.unlock(tree, node, handle, owner, ALL);
+        }
     }
 
     /// Ends all waits.
@@ -201,9 +226,9 @@ impl Locks {
 
     /// Ends the owner's locks, of whichever kind it has.
     fn unlock(&self, tree: &dyn Tree, node: Node, handle: Handle, owner: Owner, range: Range) -> Result<()> {
-        let kinds =
-            self.owners.lock().unwrap_or_else(PoisonError::into_inner).get(&(node, owner.number)).copied();
-        let Some((record, whole)) = kinds else { return Ok(()) };
+        let taken =
+            self.owners.lock().unwrap_or_else(PoisonError::into_inner).get(&(node, owner.number)).cloned();
+        let Some(Taken { record, whole, .. }) = taken else { return Ok(()) };
         if record {
             tree.lock(handle, Owner { whole: false, ..owner }, range, Lock::Unlock)?;
         }
@@ -220,18 +245,21 @@ impl Locks {
     fn noted(&self, asked: &Asked) -> Owner {
         let owner = Owner { whole: asked.range == ALL && is_flock(asked.tid), ..asked.owner };
         let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
-        let kinds = owners.entry((asked.node, owner.number)).or_default();
+        let taken = owners.entry((asked.node, owner.number)).or_default();
         if owner.whole {
-            kinds.1 = true;
+            taken.whole = true;
         } else {
-            kinds.0 = true;
+            taken.record = true;
+            if !taken.through.contains(&asked.handle) {
+                taken.through.push(asked.handle);
+            }
         }
         owner
     }
 
     fn forget(&self, node: Node, number: u64) {
         let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
-        if owners.get(&(node, number)) == Some(&(false, false)) {
+        if owners.get(&(node, number)) == Some(&Taken::default()) {
             owners.remove(&(node, number));
         }
     }
