@@ -1,6 +1,6 @@
 """Makes RPM packages of what cargo has built: `zazen`, `zazen-slurm`, `zazen-libs`, `zazen-devel`.
 
-Usage: rpm.py [--profile NAME] [--out FOLDER]
+Usage: rpm.py [--profile NAME] [--out FOLDER] [--quick]
 `$SOURCE_DATE_EPOCH` makes two builds alike.
 
 `make rpm` builds with the release profile and calls it. It needs `rpmbuild` (package rpm-build, or
@@ -134,6 +134,7 @@ def main() -> int:
     parser.add_argument("--profile", default="release", help="the cargo profile that built")
     parser.add_argument("--out", type=Path, default=deb.ROOT / "dist", help="where the packages go")
     parser.add_argument("--objects", type=Path, help="zazen-objects; without it no object store can be read")
+    parser.add_argument("--quick", action="store_true", help="compress little, for tests")
     options = parser.parse_args()
     target = Path(os.environ.get("CARGO_TARGET_DIR", deb.ROOT / "target"))
     built = target / {"dev": "debug"}.get(options.profile, options.profile)
@@ -171,6 +172,8 @@ def main() -> int:
             "clamp_mtime_to_source_date_epoch": "1",
             "_buildhost": "localhost",
         }
+        if options.quick:
+            settings["_binary_payload"] = "w1.gzdio"
         command = ["rpmbuild", "-bb", "--quiet", place / "zazen.spec"]
         for name, value in settings.items():
             command += ["--define", f"{name} {value}"]
