@@ -16,8 +16,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-# It asks for planted bugs of zazen-namespace, which no other build may have.
-APART = "zazen-vopr"
 # Interfaces for others' plug-ins, and what reads them: they rest on libc at most.
 ALONE = {"zazen-core", "zazen-plugin-abi", "zazen-plugin-sdk", "zazen-forward-api", "zazen-stubs"}
 TREE = [
@@ -38,8 +36,8 @@ def main() -> int:
     check = parser.parse_args().check
     command = ["cargo", "metadata", "--format-version", "1", "--no-deps", "--locked"]
     metadata = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    packages = sorted({package["name"] for package in metadata["packages"]} - ALONE - {APART})
-    whole = libraries("--workspace", "--exclude", APART)
+    packages = sorted({package["name"] for package in metadata["packages"]} - ALONE)
+    whole = libraries("--workspace")
     with ThreadPoolExecutor(4) as pool:
         each = list(pool.map(lambda package: libraries("--package", package), packages))
     different = 0

@@ -57,6 +57,8 @@ EDGES = {
     "zazen-sim": "zazen-core zazen-assign zazen-frames zazen-match zazen-namespace zazen-push zazen-spans",
     "zazen-spans": "zazen-core zazen-frames zazen-namespace zazen-wire",
     "zazen-namespace": "zazen-core zazen-wire",
+    # The same sources, for zazen-vopr alone.
+    "zazen-namespace-planted": "zazen-core zazen-wire",
     "zazen-namespace-node": "zazen-core zazen-env zazen-wire zazen-call zazen-namespace",
     "zazen-mount": "zazen-core zazen-forward-api zazen-namespace zazen-namespace-client zazen-posix-client"
     " | zazen-call zazen-wire",
@@ -86,8 +88,8 @@ EDGES = {
     " zazen-match zazen-push zazen-mpi zazen-namespace-client zazen-xtc",
     "zazen-fuzz": "zazen-core zazen-env zazen-wire zazen-frames zazen-namespace zazen-store zazen-trajectory"
     " zazen-backing zazen-spans zazen-stubs zazend zazen-stream zazen-xtc",
-    "zazen-vopr": "zazen-core zazen-env zazen-wire zazen-frames zazen-namespace zazen-store"
-    " zazen-assign zazen-push zazen-sim",
+    "zazen-vopr": "zazen-core zazen-env zazen-wire zazen-frames zazen-namespace-planted zazen-store"
+    " zazen-assign zazen-push zazen-sim | zazen-namespace",
     "zazen-bench": "zazen-core zazen-env zazen-wire zazen-store zazen-client zazen-call zazen-push"
     " zazen-testbed",
 }

@@ -14,7 +14,7 @@ import rust_tests  # noqa: E402
 
 from conftest import KEYS  # noqa: E402
 
-TESTED = ["--workspace", "--exclude", "zazen-vopr", "--test", "contract", "--locked"]
+TESTED = ["--workspace", "--test", "contract", "--locked"]
 
 
 def test_a_bucket_keeps_the_contract_of_every_backing_store(own_store, helper):

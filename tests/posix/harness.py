@@ -25,9 +25,8 @@ def build() -> Path:
     if given := os.environ.get("ZAZEN_TEST_PROGRAMS"):
         return Path(given)
     # As `make install` builds them, so that nothing is compiled here that is there already.
-    left_out = [
-        word for package in ("zazen-vopr", "zazen-fuzz", "zazen-bench") for word in ("--exclude", package)
-    ]
+    others = ("zazen-bench", "zazen-fuzz", "zazen-namespace-planted", "zazen-vopr")
+    left_out = [word for package in others for word in ("--exclude", package)]
     subprocess.run(["cargo", "build", "--quiet", "--locked", "--workspace", *left_out], cwd=ROOT, check=True)
     command = ["cargo", "metadata", "--format-version", "1", "--no-deps"]
     metadata = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use zazen_assign::threads;
 use zazen_core::{ErrorKind, FrameMeta, FrameNo, Origin, RelPath, Source};
 use zazen_env::{Disk, RealDisk, SimDisk};
-use zazen_namespace::PartitionNo;
 use zazen_namespace::map::Genesis;
 use zazen_namespace::partition::Settings;
 use zazen_sim::Cluster;
@@ -181,9 +180,10 @@ fn hash(primaries: impl IntoIterator<Item = u32>) -> u64 {
 
 /// By partition, as the engine places a namespace of so many nodes.
 fn engine_places(nodes: u32, partitions: u32) -> u64 {
-    let mut keepers = Keepers::new(nodes, &Settings { partitions, ..Settings::default() }).unwrap();
+    let settings = shipped::partition::Settings { partitions, ..Default::default() };
+    let mut keepers = Keepers::new(nodes, &settings).unwrap();
     assert!(keepers.is_shipped());
-    hash((0..partitions).map(|number| keepers.primary(PartitionNo(number))))
+    hash((0..partitions).map(|number| keepers.primary(shipped::PartitionNo(number))))
 }
 
 /// Who answers for which partition: the engine, a node on a simulated disk that is killed and
