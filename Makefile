@@ -10,6 +10,8 @@ STEP := $(PYTHON) scripts/progress.py
 # pip's remarks about root and about its own version are of no interest in an environment of our own.
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Without byte code: pip would compile some 9,000 files, and few of them are ever imported. Python compiles those.
+PIP := $(BIN)/python -m pip install --quiet --no-compile
 
 # rustup's cargo looks for its toolchains beneath $$HOME; where HOME is another (CI, containers), they still lie
 # beside cargo itself.
@@ -22,15 +24,14 @@ endif
 endif
 endif
 
-# The demo and the tests run a lightly optimised build, which `cargo test` shares. Benches and wheels are fully optimised.
+# The demo and the tests run a build that is hardly optimised, and `cargo test` shares it. Benches and wheels are fully
+# optimised.
 PROFILE := dev
 bench-data bench-objects bench-zazen bench-calls bench-namespace: PROFILE := release
 
-# zazen-vopr plants bugs in zazen-namespace, by a feature. Cargo gives all packages of one build the same features, so
-# zazen-vopr is built and tested by itself: no program that is installed holds a planted bug.
-TESTED := --workspace --exclude zazen-vopr
 # Nobody but the tests and the benches needs these.
-INSTALLED := $(TESTED) --exclude zazen-fuzz --exclude zazen-bench
+NOT_INSTALLED := zazen-bench zazen-fuzz zazen-namespace-planted zazen-vopr
+INSTALLED := --workspace $(addprefix --exclude ,$(NOT_INSTALLED))
 
 # The tests mostly wait for processes: more run side by side than there are cores. The tests of one file run
 # one after the other, and the longest files come first (conftest.py).
@@ -43,7 +44,7 @@ OBJECTS_TEST := cargo test --quiet $(OF_OBJECTS)
 
 RUST_TESTS := $(PYTHON) scripts/rust_tests.py --locked
 
-.PHONY: help demo test check vopr soak bench bench-data bench-objects bench-zazen bench-calls bench-namespace bench-sim bench-viz viz-pictures docs wheel deb rpm recipes setup prerequisites packages native install clean test-rust test-python test-rust-built test-rust-run test-python-run test-integrations-run test-objects-run objects
+.PHONY: help demo test check vopr soak bench bench-data bench-objects bench-zazen bench-calls bench-namespace bench-sim bench-viz viz-pictures docs wheel deb rpm recipes setup prerequisites packages packages-test native install clean test-rust test-python test-rust-built test-rust-run test-python-run test-integrations-run test-objects-run objects
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -55,17 +56,15 @@ demo: install
 ## make test    set up and run every test
 # The Rust tests are compiled first: that keeps all cores busy. The tests wait for processes and clocks most
 # of the time, so two of the three kinds run side by side.
-test: install $(VENV)/.requirements-viz test-rust-built
+test: install
+	@$(MAKE) --no-print-directory --jobs=2 packages-test test-rust-built
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 test-rust-run test-python-run test-integrations-run test-objects-run
 
-# zazen-vopr comes last and by itself: see TESTED.
-test-rust-built: install
-	@$(STEP) "test 1 of 5" "compiling the Rust tests" 160 $(RUST_TESTS) --no-run $(TESTED)
-	@$(STEP) "test 1 of 5" "compiling the simulation with planted bugs" 40 $(RUST_TESTS) --no-run --package zazen-vopr
+test-rust-built: prerequisites
+	@$(STEP) "test 1 of 5" "compiling the Rust tests" 160 $(RUST_TESTS) --no-run --workspace
 
 test-rust-run:
-	@$(STEP) "test 2 of 5" "running the Rust tests" 240 \
-	  sh -c '$(RUST_TESTS) --jobs 2 $(TESTED); all=$$?; $(RUST_TESTS) --package zazen-vopr && exit $$all'
+	@$(STEP) "test 2 of 5" "running the Rust tests" 240 $(RUST_TESTS) --jobs 2 --workspace
 
 test-python-run:
 	@$(STEP) "test 3 of 5" "running the Python, C and MPI tests" 380 $(PYTEST) -n $(JOBS) --ignore tests/objects bindings/python/tests tests
@@ -79,11 +78,11 @@ test-objects-run: objects
 	  sh -c '$(OBJECTS_TEST); all=$$?; $(PYTEST) -n 2 tests/objects && exit $$all'
 
 ## make test-rust, make test-python   one half of the tests
-test-rust: test-rust-built test-rust-run
-test-python: install $(VENV)/.requirements-viz test-python-run test-integrations-run
+test-rust: install test-rust-built test-rust-run
+test-python: install packages-test test-python-run test-integrations-run
 
 ## make check   formatting, lints, the house's rules (scripts/tidy.py)
-check: $(VENV)/.requirements
+check: $(VENV)/.requirements-test
 	cargo fmt --all --check
 	cargo fmt --manifest-path crates/zazen-objects/Cargo.toml --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
@@ -106,7 +105,7 @@ vopr: prerequisites
 	cargo run --locked -p zazen-vopr -- --namespace --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0)
 
 ## make soak    four nodes with work and random faults, compared with the truth (HOURS=0.17; SEED=…; OTHER=programs)
-soak: install
+soak: install packages-test
 	$(BIN)/python tests/soak/soak.py $(if $(HOURS),--hours $(HOURS)) $(if $(SEED),--seed $(SEED)) \
 	  $(if $(OTHER),--other "$(OTHER)")
 
@@ -116,7 +115,7 @@ bench: prerequisites
 	target/release/zazen-bench $(BENCH)
 
 ## make bench-data  trajectories (ROWS="xtc-frame rmsf" for some), files through fsspec, samples through PyTorch, explain
-bench-data: install
+bench-data: install packages-test
 	$(BIN)/python bench/data/bench_data.py $(ROWS)
 	set -e; for rows in index_cost random_access files_cold_warm torch_epochs explain_cost; do $(BIN)/python bench/data/$$rows.py; done
 
@@ -138,7 +137,7 @@ bench-namespace: install $(VENV)/.requirements-bench
 	$(BIN)/python bench/papers/fusionfs/run.py $(FIGURES)
 
 ## make bench-sim  the simulator at two million nodes: costs, pages, the paper's curve, real daemons (PARTS="cost")
-bench-sim: install
+bench-sim: install packages-test
 	cargo build --release --locked -p zazen-cli
 	$(BIN)/python bench/sim/bench_sim.py $(PARTS)
 
@@ -147,7 +146,7 @@ bench-viz: install $(VENV)/.requirements-bench $(VENV)/.requirements-viz
 	$(BIN)/python bench/papers/visio/run.py $(FIGURES)
 
 ## make viz-pictures  the pictures of docs/visualization.md, by four ranks (fetches VTK into .venv)
-viz-pictures: install $(VENV)/.requirements-viz
+viz-pictures: install packages-test
 	$(BIN)/python -m zazen.viz.generate target/viz/ocean --steps 3 --points 33
 	LD_LIBRARY_PATH="$(CURDIR)/$(VENV)/lib" $(BIN)/mpiexec -n 4 $(BIN)/python examples/visualization.py \
 	  target/viz/ocean/ts.vtm.series --pictures target/viz/pictures
@@ -164,27 +163,34 @@ docs: prerequisites
 prerequisites:
 	@PYTHON="$(PYTHON)" scripts/prerequisites.sh
 
-$(VENV)/.requirements: requirements/demo.txt requirements/test.txt | prerequisites
+# What the demo imports is imported once here: its four ranks would each compile it, while they are timed.
+$(VENV)/.requirements: requirements/demo.txt | prerequisites
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(STEP) "install 1 of 3" "fetching Python packages (MPI, OpenMM, MDAnalysis, test tools)" 60 \
-	  $(BIN)/python -m pip install --quiet -r requirements/demo.txt -r requirements/test.txt
+	@$(STEP) "install 1 of 3" "fetching Python packages (MPI, OpenMM, MDAnalysis)" 40 \
+	  sh -c '$(PIP) -r requirements/demo.txt && $(BIN)/python -W ignore -c "import MDAnalysis, mpi4py, openmm.app, waterdynamics"'
 	@touch $@
 
-$(VENV)/.requirements-bench: requirements/bench.txt $(VENV)/.requirements
-	@$(STEP) "install" "fetching Python packages of the benches" 30 $(BIN)/python -m pip install --quiet -r requirements/bench.txt
+$(VENV)/.requirements-test: requirements/test.txt $(VENV)/.requirements
+	@$(STEP) "packages" "fetching Python packages of the tests" 40 $(PIP) -r requirements/test.txt
 	@touch $@
 
-$(VENV)/.requirements-viz: requirements/viz.txt $(VENV)/.requirements
-	@$(STEP) "install" "fetching VTK for the tests of visualization" 30 $(BIN)/python -m pip install --quiet -r requirements/viz.txt
+$(VENV)/.requirements-bench: requirements/bench.txt $(VENV)/.requirements-test
+	@$(STEP) "packages" "fetching Python packages of the benches" 30 $(PIP) -r requirements/bench.txt
+	@touch $@
+
+$(VENV)/.requirements-viz: requirements/viz.txt $(VENV)/.requirements-test
+	@$(STEP) "packages" "fetching VTK for the tests of visualization" 30 $(PIP) -r requirements/viz.txt
 	@touch $@
 
 # pip fetches packages while cargo compiles.
 install: prerequisites
 	@$(MAKE) --no-print-directory --jobs=2 packages native PROFILE=$(PROFILE)
 	@$(STEP) "install 3 of 3" "installing zazen into $(VENV)" 5 \
-	  $(BIN)/python scripts/install.py --profile $(PROFILE) --built
+	  $(BIN)/python scripts/install.py --profile $(PROFILE)
 
 packages: $(VENV)/.requirements
+
+packages-test: $(VENV)/.requirements-viz
 
 native: prerequisites
 	@$(STEP) "install 2 of 3" "compiling zazen (cargo profile $(PROFILE))" $(if $(filter release,$(PROFILE)),600,240) \

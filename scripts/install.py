@@ -2,9 +2,9 @@
 """Installs Zazen into the environment of the running Python, and does nothing where nothing
 changed.
 
-First cargo builds the workspace with the profile that is named, in one go: the tests then find
-everything built. Then pip installs the wheel of what cargo built, unless the same files were
-installed before. A stamp in the environment says which files those were.
+Cargo has built the workspace with the profile that is named (`make install` does that). Pip
+installs the wheel of what cargo built, unless the same files were installed before. A stamp in the
+environment says which files those were.
 """
 
 import argparse
@@ -62,15 +62,7 @@ def digest(profile: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--profile", default="dev", help="the cargo profile")
-    parser.add_argument("--built", action="store_true", help="cargo has been run already")
     options = parser.parse_args()
-    if not options.built:
-        # zazen-vopr plants bugs: the Makefile says why it is left out.
-        command = ["cargo", "build", "--workspace", "--exclude", "zazen-vopr", "--locked"]
-        command += ["--profile", options.profile]
-        status = subprocess.run(command, cwd=ROOT).returncode
-        if status:
-            return status
     stamp = Path(sys.prefix, ".zazen-installed")
     now = digest(options.profile)
     if stamp.is_file() and json.loads(stamp.read_text())["digest"] == now:
