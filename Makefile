@@ -61,7 +61,7 @@ test: install
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 test-rust-run test-python-run test-integrations-run test-objects-run
 
 test-rust-built: prerequisites
-	@$(STEP) "test 1 of 5" "compiling the Rust tests" 160 $(RUST_TESTS) --no-run --workspace
+	@$(STEP) "test 1 of 5" "compiling the Rust tests" 130 $(RUST_TESTS) --no-run --workspace
 
 test-rust-run:
 	@$(STEP) "test 2 of 5" "running the Rust tests" 240 $(RUST_TESTS) --jobs 2 --workspace
@@ -166,7 +166,7 @@ prerequisites:
 # What the demo imports is imported once here: its four ranks would each compile it, while they are timed.
 $(VENV)/.requirements: requirements/demo.txt | prerequisites
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(STEP) "install 1 of 3" "fetching Python packages (MPI, OpenMM, MDAnalysis)" 40 \
+	@$(STEP) "install 1 of 3" "fetching Python packages (MPI, OpenMM, MDAnalysis)" 25 \
 	  sh -c '$(PIP) -r requirements/demo.txt && $(BIN)/python -W ignore -c "import MDAnalysis, mpi4py, openmm.app, waterdynamics"'
 	@touch $@
 
@@ -193,7 +193,7 @@ packages: $(VENV)/.requirements
 packages-test: $(VENV)/.requirements-viz
 
 native: prerequisites
-	@$(STEP) "install 2 of 3" "compiling zazen (cargo profile $(PROFILE))" $(if $(filter release,$(PROFILE)),600,240) \
+	@$(STEP) "install 2 of 3" "compiling zazen (cargo profile $(PROFILE))" $(if $(filter release,$(PROFILE)),600,180) \
 	  cargo build $(INSTALLED) --locked --profile $(PROFILE)
 
 ## make wheel   one wheel for Python 3.11 and later and glibc 2.28 and later, into dist/
