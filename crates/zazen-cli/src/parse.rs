@@ -10,6 +10,9 @@ use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::runset::Run;
 use zazen_core::{Error, ErrorKind, Request, RunSet};
 
+/// The longest time, ten years: clocks can count that far.
+const TIME_MAX: Duration = Duration::from_secs(87_600 * 3_600);
+
 /// Bytes, as [`byte_size::parse`] reads them.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     byte_size::parse(text).map_err(|error| error.to_string())
@@ -50,9 +53,20 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         "h" => 3_600_000,
         _ => return Err(format!("unknown unit {unit:?}; give 250ms, 30s, 5m or 2h")),
     };
-    scaled(digits, factor_ms)
-        .map(Duration::from_millis)
-        .ok_or_else(|| format!("{text:?} is not a time; give 250ms, 30s, 5m or 2h"))
+    let time = scaled(digits, factor_ms).map(Duration::from_millis);
+    match time {
+        Some(time) if time > TIME_MAX => Err(format!("{text:?} is too long; give at most 87600h")),
+        Some(time) => Ok(time),
+        None => Err(format!("{text:?} is not a time; give 250ms, 30s, 5m or 2h")),
+    }
+}
+
+/// How long somebody is waited for: a [`duration`], but not 0, which nobody could keep.
+pub(crate) fn patience(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("no answer comes in no time; give 250ms, 30s, 5m or 2h".to_owned()),
+        time => Ok(time),
+    }
 }
 
 /// Frame numbers: `7`, `0-999`, `0-999:2` (every second), several joined by commas. Ends are
@@ -167,6 +181,19 @@ mod tests {
         check("2h", Some(7_200_000));
         check("soon", None);
         check("3d", None);
+        check("0", Some(0));
+        check("87600h", Some(315_360_000_000));
+        check("87601h", None);
+        check("5000000000000h", None);
+        check("-1s", None);
+        assert!(patience("0").is_err() && patience("0.0001ms").is_err());
+        assert_eq!(patience("1ms"), Ok(Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn a_file_without_end_is_refused_before_it_takes_the_memory() {
+        let error = text_file(Path::new("/dev/zero"), 1000, "file of ranks").unwrap_err().to_string();
+        assert!(error.starts_with("file of ranks /dev/zero: has more than 1000 bytes"), "{error}");
     }
 
     #[test]

@@ -1,15 +1,18 @@
 //! Which rack a node is in, as a file says it.
 
+use crate::parse::text_file;
 use crate::target::Node;
 use std::collections::BTreeMap;
 use std::path::Path;
 use zazen_core::{Error, ErrorKind, Result};
 
+/// The longest file of racks; that of a million nodes is shorter.
+const RACKS_BYTES_MAX: u64 = 64 << 20;
+
 /// The rack of each of `nodes`, from `file`: a host, or a node as it is listed, and its rack in
 /// each line; `#` begins a comment.
 pub(crate) fn of(file: &Path, nodes: &[Node]) -> Result<Vec<String>> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| Error::io(format!("file of racks {}", file.display()), error))?;
+    let text = text_file(file, RACKS_BYTES_MAX, "file of racks")?;
     let racks = parse(&text).map_err(|error| error.within(format!("file of racks {}", file.display())))?;
     let rack = |node: &Node| {
         let host = node.name.rsplit_once(':').map_or(node.name.as_str(), |(host, _)| host);

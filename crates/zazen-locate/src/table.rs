@@ -2,6 +2,7 @@
 
 use crate::{Located, Locations, Locator, Replica};
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
 
@@ -26,12 +27,14 @@ impl HostsTable {
     pub fn read(file: &Path, directory: &Path) -> Result<HostsTable> {
         let name = format!("table of hosts {}", file.display());
         let failed = |error| Error::io(name.clone(), error);
-        let bytes = std::fs::metadata(file).map_err(failed)?.len();
-        if bytes > TABLE_BYTES_MAX {
-            let why = format!("{name}: {bytes} bytes, the limit is {TABLE_BYTES_MAX}");
+        // What has no length, such as a pipe, is bounded, too.
+        let mut text = String::new();
+        let opened = std::fs::File::open(file).map_err(failed)?;
+        opened.take(TABLE_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
+        if text.len() as u64 > TABLE_BYTES_MAX {
+            let why = format!("{name}: more than {TABLE_BYTES_MAX} bytes; is it the right file?");
             return Err(Error::new(ErrorKind::TooLarge, why));
         }
-        let text = std::fs::read_to_string(file).map_err(failed)?;
         let hosts = parse(&text).map_err(|error| error.within(&name))?;
         Ok(HostsTable { name, directory: directory.to_owned(), hosts })
     }

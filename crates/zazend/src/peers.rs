@@ -411,5 +411,11 @@ mod tests {
         assert_eq!(look(Some("b:2\n")), ["b:2"]);
         std::fs::remove_file(&path).unwrap();
         assert_eq!(look(None), ["b:2"]);
+        // Nobody waits for a FIFO's writer, and what has no end is not read.
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR).unwrap();
+        assert_eq!(look(None), ["b:2"]);
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        assert_eq!(look(None), ["b:2"]);
     }
 }

@@ -214,6 +214,13 @@ mod tests {
             ..PluginConfig::new("/b.so".into())
         };
         assert_eq!(configs[1], expected);
+        // The file takes what the flag takes, as for all settings.
+        let configs = from_toml("plugin = [\"/c.so\", \"/d.so:in-process\", { path = \"/e.so\" }]").unwrap();
+        assert_eq!(configs[0], PluginConfig::new("/c.so".into()));
+        assert_eq!(configs[1], PluginConfig { isolate: false, ..PluginConfig::new("/d.so".into()) });
+        assert_eq!(configs[2], PluginConfig::new("/e.so".into()));
+        let error = from_toml("plugin = [7]").unwrap_err().to_string();
+        assert!(error.contains("as --plugin takes it"), "{error}");
         let flags = ["/c.so".to_owned(), "/d.so:in-process".to_owned()];
         let configs = plugin_configs(&flags, &[]).unwrap();
         assert_eq!(configs[0], PluginConfig::new("/c.so".into()));

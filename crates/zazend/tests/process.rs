@@ -277,6 +277,15 @@ fn sighup_with_bad_settings_changes_nothing() {
     std::fs::remove_file(&file).unwrap();
     process.signal(Signal::HUP).unwrap();
     wait_for_log(&mut process, "cannot be read; check --config", 1);
+    // Nobody waits for a FIFO's writer, and what has no end does not take the memory.
+    rustix::fs::mkfifoat(rustix::fs::CWD, &file, rustix::fs::Mode::RUSR).unwrap();
+    process.signal(Signal::HUP).unwrap();
+    wait_for_log(&mut process, "cannot be read; check --config: it is not a plain file", 1);
+    std::fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &file).unwrap();
+    process.signal(Signal::HUP).unwrap();
+    wait_for_log(&mut process, "cannot be read; check --config: it is not a plain file", 2);
+    std::fs::remove_file(&file).unwrap();
     std::fs::write(&file, good).unwrap();
     process.signal(Signal::HUP).unwrap();
     wait_for_log(&mut process, "SIGHUP: no setting changed", 1);

@@ -75,7 +75,7 @@ pub(crate) struct Push {
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse::bytes)]
     window_bytes: u64,
     /// How long a node may take for one frame before it counts as dead
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse::duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse::patience)]
     timeout: Duration,
     /// Write each file to this object store first, with your credentials. Then push it as a frame
     /// of the dataset there; settings follow a `?`, as for zazend --backing

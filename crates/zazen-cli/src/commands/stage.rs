@@ -130,7 +130,15 @@ fn side(path: &Path, how: &How) -> Result<Box<dyn Side>> {
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let socket = how.socket.clone().unwrap_or_else(find_socket_path);
-    Ok(Box::new(NamespaceSide::new(Namespace::local(&socket)?, path)?))
+    let side = NamespaceSide::new(Namespace::local(&socket)?, path);
+    // A folder that is there, but in no mount, is looked for in the namespace: say where.
+    Ok(Box::new(side.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => {
+            let why = "lies in no mount of the namespace, so it is taken for a path of the namespace itself";
+            error.within(format!("{} {why}", path.display()))
+        }
+        _ => error,
+    })?))
 }
 
 /// Whether the path lies in a mount of a namespace.

@@ -1,8 +1,11 @@
 //! The hosts of a job's ranks, as a file of a launcher lists them.
 
+use crate::parse::text_file;
 use std::path::Path;
 use zazen_core::{Error, ErrorKind, Result};
 
+/// The longest file of ranks.
+const FILE_BYTES_MAX: u64 = 256 << 20;
 /// The most ranks.
 const RANKS_MAX: usize = 1 << 20;
 
@@ -10,7 +13,7 @@ const RANKS_MAX: usize = 1 << 20;
 /// `:N` (MPICH) behind it. `#` begins a comment.
 pub(super) fn read(file: &Path) -> Result<Vec<String>> {
     let name = format!("file of ranks {}", file.display());
-    let text = std::fs::read_to_string(file).map_err(|error| Error::io(name.clone(), error))?;
+    let text = text_file(file, FILE_BYTES_MAX, "file of ranks")?;
     parse(&text).map_err(|error| error.within(name))
 }
 
