@@ -71,7 +71,7 @@ impl Namespace {
         let above = directory_of(path);
         let mut left: VecDeque<Step> = steps(path)?.into();
         // A slash at the end asks for what the link leads to.
-        let follow = follow || path.ends_with(b"/");
+        let follow = follow || ends_in_directory(path);
         let mut here = InodeId::ROOT;
         let mut links = 0;
         // Until the last name itself leads elsewhere, one step left means: `here` is `above`.
@@ -147,8 +147,7 @@ impl Namespace {
             (At::Name(..), Some(found)) => found,
             (At::Name(directory, name), None) => self.lookup(who, directory, &name)?,
         };
-        let wants_directory = path.ends_with(b"/");
-        if wants_directory && found.kind != Kind::Directory {
+        if ends_in_directory(path) && found.kind != Kind::Directory {
             return Err(Errno::ENOTDIR);
         }
         Ok(found)
@@ -167,10 +166,22 @@ impl Namespace {
     /// The directory and the name that a change of `path` is about; `EEXIST` where the path names a
     /// directory by `/`, `.` or `..`.
     pub fn place(&self, who: Who<'_>, path: &[u8]) -> Result<(InodeId, Name)> {
-        let trimmed = path.iter().rposition(|byte| *byte != b'/').map_or(&b"/"[..], |end| &path[..=end]);
-        match self.walk(who, trimmed, false)? {
+        self.named(who, path, Errno::EEXIST)
+    }
+
+    /// The same with another error where the path ends in no name.
+    fn named(&self, who: Who<'_>, path: &[u8], no_name: Errno) -> Result<(InodeId, Name)> {
+        if path.is_empty() {
+            return Err(Errno::ENOENT);
+        }
+        if matches!(last_of(path), b"" | b"." | b"..") {
+            self.directory(who, path)?;
+            return Err(no_name);
+        }
+        let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |end| end + 1);
+        match self.walk(who, &path[..end], false)? {
             At::Name(directory, name) => Ok((directory, name)),
-            At::Directory(_) => Err(Errno::EEXIST),
+            At::Directory(_) => Err(no_name),
         }
     }
 
@@ -197,7 +208,7 @@ impl Namespace {
         let make = |follow: bool| match self.walk(who, path, follow)? {
             At::Directory(_) if exclusive => Err(Errno::EEXIST),
             At::Directory(_) => Err(Errno::EISDIR),
-            At::Name(..) if path.ends_with(b"/") => Err(Errno::EISDIR),
+            At::Name(..) if ends_in_directory(path) => Err(Errno::EISDIR),
             At::Name(directory, name) => self.create(who, directory, &name, mode, open.clone(), exclusive),
         };
         // Most names lead to no symbolic link: then this is one call.
@@ -276,15 +287,24 @@ impl Namespace {
     /// Removes a name that is not a directory's, by path.
     pub fn remove(&self, who: Who<'_>, path: &[u8]) -> Result<()> {
         self.afresh(|| {
-            let (directory, name) = self.place(who, path)?;
+            let (directory, name) = self.named(who, path, Errno::EISDIR)?;
+            if path.ends_with(b"/") {
+                let found = self.lookup(who, directory, &name)?;
+                return Err(if found.kind == Kind::Directory { Errno::EISDIR } else { Errno::ENOTDIR });
+            }
             self.unlink(who, directory, &name)
         })
     }
 
     /// Removes an empty directory by path.
     pub fn rmdir(&self, who: Who<'_>, path: &[u8]) -> Result<()> {
+        let no_name = match last_of(path) {
+            b"." => Errno::EINVAL,
+            b".." => Errno::ENOTEMPTY,
+            _ => Errno::EBUSY,
+        };
         let removed = self.afresh(|| {
-            let (directory, name) = self.place(who, path)?;
+            let (directory, name) = self.named(who, path, no_name)?;
             self.remove_directory(who, directory, &name)
         });
         self.known().clear();
@@ -295,13 +315,29 @@ impl Namespace {
     pub fn rename_path(&self, who: Who<'_>, from: &[u8], to: &[u8]) -> Result<()> {
         let (no_replace, exchange) = (false, false);
         let renamed = self.afresh(|| {
-            let (directory, name) = self.place(who, from)?;
-            let (new_directory, new_name) = self.place(who, to)?;
+            let (directory, name) = self.named(who, from, Errno::EBUSY)?;
+            let (new_directory, new_name) = self.named(who, to, Errno::EBUSY)?;
+            let is_directory =
+                || self.lookup(who, directory, &name).map(|found| found.kind == Kind::Directory);
+            if (from.ends_with(b"/") || to.ends_with(b"/")) && !is_directory()? {
+                return Err(Errno::ENOTDIR);
+            }
             self.rename(who, Rename { directory, name, new_directory, new_name, no_replace, exchange })
         });
         self.known().clear();
         renamed
     }
+}
+
+/// What stands behind the last `/` that something stands behind: a name, `.` or `..`; nothing of a
+/// path that is only `/`.
+fn last_of(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').find(|part| !part.is_empty()).unwrap_or_default()
+}
+
+/// Whether the path leads to a directory or nowhere: it ends in `/` or `.`.
+fn ends_in_directory(path: &[u8]) -> bool {
+    path.ends_with(b"/") || last_of(path) == b"."
 }
 
 /// What stands before the last name of a path: the directory that the name is in.
@@ -313,7 +349,21 @@ pub(crate) fn directory_of(path: &[u8]) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
-    use super::directory_of;
+    use super::{directory_of, ends_in_directory, last_of};
+
+    #[test]
+    fn the_end_of_a_path_says_what_it_may_lead_to() {
+        let check = |path: &str, last: &str, directory: bool| {
+            assert_eq!(last_of(path.as_bytes()), last.as_bytes(), "{path}");
+            assert_eq!(ends_in_directory(path.as_bytes()), directory, "{path}");
+        };
+        check("/a/b", "b", false);
+        check("/a//b//", "b", true);
+        check("/a/.", ".", true);
+        check("/a/..", "..", false);
+        check("/", "", true);
+        check("a.", "a.", false);
+    }
 
     #[test]
     fn the_directory_of_a_path_is_what_stands_before_its_last_name() {
