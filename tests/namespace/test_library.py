@@ -153,6 +153,17 @@ def test_what_a_path_led_to_a_moment_ago_is_not_taken_for_what_it_leads_to_now(n
     assert ns.read_bytes("/a/b/f") == b"last"
 
 
+def test_a_directory_by_a_dot_is_not_taken_for_the_one_above_it(ns):
+    ns.mkdir("/above")
+    ns.mkdir("/above/d")
+    for number, path in enumerate(("/above/d/.", "/above/d/./", "/above/./d/.//", "/above/d/..")):
+        ns.stat(path)
+        name = f"file{number}"
+        ns.open(f"/above/d/{name}", "xb").close()
+        assert ns.listdir("/above") == ["d"] and name in ns.listdir("/above/d")
+        assert ns.stat("/above/d/.").st_ino == ns.stat("/above/d").st_ino != ns.stat("/above").st_ino
+
+
 def test_many_at_once(ns):
     ns.mkdir("/m")
     names = [f"n{number}" for number in range(2500)]

@@ -75,7 +75,9 @@ impl Namespace {
         let mut here = InodeId::ROOT;
         let mut links = 0;
         // Until the last name itself leads elsewhere, one step left means: `here` is `above`.
-        let mut is_above = who.is_none() && matches!(left.back(), Some(Step::Down(_)));
+        // `above` of `d/.` is `d`, but the last name is `d`.
+        let names_above = last_of(path) != b"." && matches!(left.back(), Some(Step::Down(_)));
+        let mut is_above = who.is_none() && names_above;
         if is_above
             && left.len() > 1
             && let Some(known) = self.known().get(above)
@@ -163,13 +165,18 @@ impl Namespace {
         }
     }
 
-    /// The directory and the name that a change of `path` is about; `EEXIST` where the path names a
-    /// directory by `/`, `.` or `..`.
+    /// The directory and the name of a new file or link at `path`. `EEXIST` where the path names a
+    /// directory by `/`, `.` or `..`; behind a name, a `/` is for directories only.
     pub fn place(&self, who: Who<'_>, path: &[u8]) -> Result<(InodeId, Name)> {
-        self.named(who, path, Errno::EEXIST)
+        let (directory, name) = self.named(who, path, Errno::EEXIST)?;
+        if path.ends_with(b"/") {
+            self.lookup(who, directory, &name)?;
+            return Err(Errno::EEXIST);
+        }
+        Ok((directory, name))
     }
 
-    /// The same with another error where the path ends in no name.
+    /// The directory and the name that a change of `path` is about; `no_name` where it has none.
     fn named(&self, who: Who<'_>, path: &[u8], no_name: Errno) -> Result<(InodeId, Name)> {
         if path.is_empty() {
             return Err(Errno::ENOENT);
@@ -261,7 +268,7 @@ impl Namespace {
     /// Makes a directory by path. `mode` is after the umask.
     pub fn mkdir(&self, who: Who<'_>, path: &[u8], mode: u32) -> Result<Found> {
         self.afresh(|| {
-            let (directory, name) = self.place(who, path)?;
+            let (directory, name) = self.named(who, path, Errno::EEXIST)?;
             self.make_directory(who, directory, &name, mode)
         })
     }
