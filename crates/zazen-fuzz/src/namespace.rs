@@ -133,6 +133,7 @@ fn operations() -> Vec<Operation> {
             open: None,
             exclusive: true,
             copies: 0,
+            archived: None,
         })
     };
     let make = MakeDirectory { directory, name: name("d"), mode: 0o755 };

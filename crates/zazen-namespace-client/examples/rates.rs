@@ -63,6 +63,7 @@ fn measure(ns: &Namespace, directory: &str, count: usize) -> Done {
                 open: None,
                 exclusive: true,
                 copies: 0,
+                archived: None,
             })
         };
         ns.ask_many(None, part.iter().map(create).collect()).into_iter().collect::<Result<Vec<_>, _>>()?;

@@ -187,6 +187,7 @@ impl Namespace {
             open: Some(open),
             exclusive,
             copies: 0,
+            archived: None,
         };
         self.opened(self.ask(who, Operation::Create(create))?)
     }
@@ -204,8 +205,18 @@ impl Namespace {
     ) -> Result<Found> {
         let target = Vec::new();
         let name = name.clone();
-        let create =
-            Create { directory, name, kind, mode, device, target, open: None, exclusive: true, copies: 0 };
+        let create = Create {
+            directory,
+            name,
+            kind,
+            mode,
+            device,
+            target,
+            open: None,
+            exclusive: true,
+            copies: 0,
+            archived: None,
+        };
         self.made(who, Operation::Create(create))
     }
 
@@ -221,6 +232,7 @@ impl Namespace {
             open: None,
             exclusive: true,
             copies: 0,
+            archived: None,
         };
         self.made(who, Operation::Create(create))
     }
@@ -234,7 +246,13 @@ impl Namespace {
         mode: u32,
     ) -> Result<Vec<Result<InodeId>>> {
         let many = |names: &[Name]| {
-            Operation::CreateMany(CreateMany { directory, names: names.to_vec(), mode, copies: 0 })
+            Operation::CreateMany(CreateMany {
+                directory,
+                names: names.to_vec(),
+                mode,
+                copies: 0,
+                archived: None,
+            })
         };
         let mut all = Vec::with_capacity(names.len());
         for names in names.chunks(MANY_MAX) {

@@ -197,7 +197,7 @@ impl NamespaceNode {
         };
         let copied = |copies: Vec<NodeNo>| {
             let (id, generation, version) = (name.id, name.generation, found.version);
-            Operation::Copied(Copied { id, generation, version, copies })
+            Operation::Copied(Copied { id, generation, version, copies, more: None })
         };
         let others = place.copies.iter().copied().filter(|copy| *copy != node);
         self.route_one(root(), copied(others.chain([node]).collect()))?;

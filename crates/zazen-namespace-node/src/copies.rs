@@ -1,38 +1,29 @@
 //! Copies of files on other nodes: made some time after a file was closed, read when its holder is
 //! away, and made anew when a node is lost.
 //!
-//! How many nodes shall have a file is the file's attribute [`COPIES_WANTED`]. A new file gets it
-//! from the nearest directory above that has it. The metadata says which nodes have a copy of the
-//! file as it is; a commit of other bytes ends that.
+//! How many nodes shall have a file is a wish ([`Wish`]). The metadata says which nodes have a copy
+//! of the file as it is; a commit of other bytes ends that.
 
 use crate::data::Tries;
 use crate::driver::wall_ns;
 use crate::handles::lock;
-use crate::looks::Looks;
 use crate::node::NamespaceNode;
 use crate::objects::{self, Act, Object, ObjectName};
 use crate::route::root;
+use crate::wish::Wish;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use zazen_core::fnv::mixed;
 use zazen_namespace::map::State;
-use zazen_namespace::operation::{Answer, COPIES_WANTED, Copied, GetXattr, Inode, Operation, TakeOver};
+use zazen_namespace::operation::{Copied, Operation, TakeOver};
 use zazen_namespace::service::{CHUNK_BYTES_MAX, ObjectCall, namespace_fn};
-use zazen_namespace::{Attributes, Errno, InodeId, Name, NodeNo};
+use zazen_namespace::{Attributes, Errno, InodeId, NodeNo};
 use zazen_wire::checksum::FrameDigest;
 use zazen_wire::codec::{Reader, Writer};
 
-/// The most nodes that have a file.
-const WANTED_MAX: u8 = 8;
 /// The copy begins.
 const FRESH: u32 = 1;
-/// How long a directory's wish is remembered.
-const REMEMBERED: Duration = Duration::from_secs(2);
-/// Wishes that are remembered.
-const REMEMBERED_MAX: usize = 1 << 16;
-/// Directories above a file, at most.
-const DEPTH_MAX: usize = 4096;
 /// A node gets copies while it has this much more than the copy.
 pub(crate) const SPARE_BYTES: u64 = 256 << 20;
 /// A copy that comes in is synced whenever so many bytes more came.
@@ -45,57 +36,7 @@ const REPAIR_PASS: Duration = Duration::from_millis(200);
 pub(crate) const END: Duration = Duration::from_secs(30);
 pub(crate) const END_BYTES_PER_S: u64 = 32 << 20;
 
-/// How many nodes the attribute's value asks for.
-pub(crate) fn parse(value: &[u8]) -> Option<u8> {
-    let text = std::str::from_utf8(value).ok()?;
-    text.trim_end_matches(['\n', '\0']).parse().ok().filter(|wanted| (1..=WANTED_MAX).contains(wanted))
-}
-
-fn get(id: InodeId) -> Option<Operation> {
-    Name::new(COPIES_WANTED).ok().map(|name| Operation::GetXattr(GetXattr { id, name }))
-}
-
 impl NamespaceNode {
-    /// How many nodes shall have a new file of the directory.
-    fn wanted_in(&self, directory: InodeId, looks: &mut Looks) -> Result<u8, Errno> {
-        let mut above = Vec::new();
-        let mut at = directory;
-        let wanted = loop {
-            let known = lock(&self.waiting.wanted).get(&at).copied();
-            if let Some((wanted, _)) = known.filter(|(_, asked)| asked.elapsed() < REMEMBERED) {
-                break wanted;
-            }
-            above.push(at);
-            match self.look(looks, get(at).ok_or(Errno::EIO)?) {
-                Ok(Answer::Bytes(value)) => break parse(&value.bytes).unwrap_or(1),
-                Ok(_) => return Err(Errno::EIO),
-                Err(Errno::ENODATA) if at == InodeId::ROOT || above.len() > DEPTH_MAX => break 1,
-                Err(Errno::ENODATA) => {}
-                Err(errno) => return Err(errno),
-            }
-            match self.look(looks, Operation::Parent(Inode { id: at }))? {
-                Answer::Entry(parent) => at = parent.id,
-                _ => return Err(Errno::EIO),
-            }
-        };
-        let mut known = lock(&self.waiting.wanted);
-        if known.len() + above.len() > REMEMBERED_MAX {
-            known.clear();
-        }
-        known.extend(above.into_iter().map(|id| (id, (wanted, Instant::now()))));
-        Ok(wanted)
-    }
-
-    /// What a new file of the directory shall say of how many nodes shall have it; 0 for nothing.
-    pub(crate) fn wanted_of_new(&self, directory: InodeId, looks: &mut Looks) -> Result<u8, Errno> {
-        match self.wanted_in(directory, looks) {
-            Ok(wanted) => Ok(if wanted > 1 { wanted } else { 0 }),
-            // The directory is gone, or is none: making a file there says so.
-            Err(Errno::ESTALE | Errno::ENOENT | Errno::ENOTDIR) => Ok(0),
-            Err(errno) => Err(errno),
-        }
-    }
-
     /// A file, perhaps, got another wish: its holder looks at it.
     pub(crate) fn note_wanted(&self, id: InodeId) {
         let Ok(found) = self.attributes(id) else { return };
@@ -113,19 +54,14 @@ impl NamespaceNode {
     /// Brings files to the nodes that shall have them.
     pub(crate) fn copy_all(&self, names: &[ObjectName]) {
         let ids: Vec<InodeId> = names.iter().map(|name| name.id).collect();
-        let asks = ids.iter().filter_map(|id| Some((root(), get(*id)?))).collect();
-        let wanted = self.route(asks);
+        let wanted = self.wishes_of(Wish::Copies, &ids);
         for ((name, found), wanted) in names.iter().zip(self.attributes_of(&ids)).zip(wanted) {
             if self.stopping.load(Ordering::Relaxed) {
                 return;
             }
-            let wanted = match wanted {
-                Answer::Bytes(value) => parse(&value.bytes).unwrap_or(1),
-                Answer::Refused(refused) if refused.errno == Errno::ETIMEDOUT => {
-                    self.waiting.copies.later(*name);
-                    continue;
-                }
-                _ => 1,
+            let Ok(wanted) = wanted else {
+                self.waiting.copies.later(*name);
+                continue;
             };
             let copied = match found {
                 Ok(Some(found)) => self.copy_one(*name, &found, wanted),
@@ -151,7 +87,7 @@ impl NamespaceNode {
         let leaves = |wanted: &NodeNo| {
             map.nodes.iter().any(|node| node.node == *wanted && node.state == State::Leaving)
         };
-        let kept = place.copies.iter().copied().filter(|node| !self.is_lost(*node));
+        let kept = place.nodes_with_copy().filter(|node| !self.is_lost(*node));
         let (leaving, mut copies): (Vec<NodeNo>, Vec<NodeNo>) = kept.partition(leaves);
         let wants = if found.bytes == 0 { 0 } else { usize::from(wanted.saturating_sub(1)) };
         let missing = wants.saturating_sub(copies.len());
@@ -165,7 +101,8 @@ impl NamespaceNode {
         let object = self.objects.open(name)?;
         let copied = |copies: &[NodeNo]| {
             let (generation, copies) = (name.generation, copies.to_vec());
-            let copied = Copied { id: name.id, generation, version: found.version, copies };
+            let version = found.version;
+            let copied = Copied { id: name.id, generation, version, copies, more: None };
             self.route_one(root(), Operation::Copied(copied)).map(drop)
         };
         let mut refusal = Errno::ENOSPC;
@@ -328,7 +265,7 @@ impl NamespaceNode {
     }
 
     /// Whether a node has been away for so long that its files are to be copied anew.
-    fn is_lost(&self, node: NodeNo) -> bool {
+    pub(crate) fn is_lost(&self, node: NodeNo) -> bool {
         let map = self.map();
         let since = lock(&self.waiting.down).get(&node).copied();
         map.nodes.iter().all(|known| known.node != node || known.state == State::Gone)
@@ -387,7 +324,8 @@ impl NamespaceNode {
         let Ok((me, _)) = self.identity() else { return 1 };
         let ids: Vec<InodeId> = names.iter().map(|name| name.id).collect();
         let found = names.iter().zip(self.attributes_of(&ids));
-        found.filter(|(name, found)| !self.repair_one(me, **name, found)).count()
+        let left = found.filter(|(name, found)| !self.repair_one(me, **name, found)).count();
+        left + self.adopt_folder(me, folder)
     }
 
     /// Whether nothing is left to do about an object.
@@ -398,14 +336,14 @@ impl NamespaceNode {
             Err(_) => return false,
         };
         if place.holder == me {
-            let lacks = place.copies.iter().any(|node| self.is_lost(*node));
+            let lacks = place.nodes_with_copy().any(|node| self.is_lost(node));
             return !lacks || self.waiting.copies.note(name, Duration::ZERO);
         }
         if !self.is_lost(place.holder) {
             return true;
         }
-        let left = place.copies.iter().filter(|node| !self.is_lost(**node));
-        let Some(turn) = left.clone().position(|node| *node == me) else { return true };
+        let mut left = place.nodes_with_copy().filter(|node| !self.is_lost(*node));
+        let Some(turn) = left.position(|node| node == me) else { return true };
         // The first of them may lack its copy, or be away: then it is the next one's turn.
         let since = lock(&self.waiting.down).get(&place.holder).copied();
         let waits = self.told.repair_after + COPY_WAIT * u32::try_from(turn).unwrap_or(u32::MAX);
@@ -446,26 +384,4 @@ fn sum_of_sums(seal: &crate::seals::Seal) -> Result<u64, Errno> {
         at += count;
     }
     Ok(digest.finish())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn wishes_are_small_numbers() {
-        let values: [(&[u8], Option<u8>); 8] = [
-            (b"1", Some(1)),
-            (b"2\n", Some(2)),
-            (b"8", Some(8)),
-            (b"0", None),
-            (b"9", None),
-            (b"-1", None),
-            (b"", None),
-            (b"two", None),
-        ];
-        for (value, wanted) in values {
-            assert_eq!(parse(value), wanted, "{value:?}");
-        }
-    }
 }

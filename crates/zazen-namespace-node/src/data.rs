@@ -220,7 +220,7 @@ impl NamespaceNode {
     }
 
     /// Reads from the holder, if another node became it, or from one with a copy of the file as it
-    /// is.
+    /// is, or from the archive.
     fn read_copy(&self, handle: &Handle, offset: u64, bytes: usize) -> Result<Vec<u8>, Errno> {
         let (me, _) = self.joined_soon()?;
         let attributes = self.attributes(handle.id)?;
@@ -236,7 +236,8 @@ impl NamespaceNode {
         }
         let name = ObjectName { id: handle.id, generation: place.generation };
         let expected = attributes.bytes.saturating_sub(offset).min(bytes as u64);
-        for copy in place.copies {
+        let is_archived = place.is_archived();
+        for copy in place.nodes_with_copy() {
             let got = if copy == me {
                 self.objects.open(name).and_then(|object| self.seals.read(name, &object, offset, bytes))
             } else {
@@ -250,7 +251,7 @@ impl NamespaceNode {
                 return Ok(got);
             }
         }
-        Err(Errno::EIO)
+        if is_archived { self.read_archived(name, attributes.bytes, offset, bytes) } else { Err(Errno::EIO) }
     }
 
     /// Lets a handle that has written nothing go to where the bytes are now. Whether that is

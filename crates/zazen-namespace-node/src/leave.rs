@@ -311,7 +311,7 @@ impl NamespaceNode {
         if (place.holder, place.generation) != (me, name.generation) {
             return Ok(false);
         }
-        let with_copy = place.copies.iter().copied().find(|node| self.stays(*node));
+        let with_copy = place.nodes_with_copy().find(|node| self.stays(*node));
         let spaces = self.spaces().into_iter().filter(|space| space.node != me && self.stays(space.node));
         let with_space = || spaces.max_by_key(|space| (space.bytes_free, space.node));
         let has_room = |bytes_free: u64| bytes_free > found.bytes.saturating_add(crate::copies::SPARE_BYTES);

@@ -60,6 +60,8 @@ mod squash;
 mod waiting;
 mod watch;
 mod watchers;
+mod wish;
+mod wishes;
 
 pub use archive::state::ArchiveTold;
 pub use node::{Admit, Durability, NamespaceNode, NodeList, Told};

@@ -61,6 +61,20 @@ impl Seal {
         (0..count).map(|_| reader.u64().map_err(std::io::Error::other)).collect()
     }
 
+    /// Copies it, whole, to an empty file.
+    pub(crate) fn copy_to(&self, into: &File) -> std::io::Result<()> {
+        let length = HEAD_BYTES as u64 + self.blocks() * 8;
+        let mut bytes = vec![0; length.min(1 << 20) as usize];
+        let mut at = 0;
+        while at < length {
+            let some = &mut bytes[..(length - at).min(1 << 20) as usize];
+            self.file.read_exact_at(some, at)?;
+            into.write_all_at(some, at)?;
+            at += some.len() as u64;
+        }
+        Ok(())
+    }
+
     /// How many blocks there are.
     pub fn blocks(&self) -> u64 {
         self.bytes.div_ceil(BLOCK_BYTES)
@@ -111,6 +125,20 @@ fn read_head(name: ObjectName, bytes: &[u8]) -> Result<(u64, i64)> {
         return Err(corrupt("of another object"));
     }
     Ok((length, modified_ns))
+}
+
+/// The seal of `name` in a file. None: it is cut.
+pub(crate) fn read(name: ObjectName, file: File) -> Result<Option<Seal>> {
+    let within = |error| Error::io(format!("the checksums of inode {}", name.id), error);
+    let mut bytes = [0; HEAD_BYTES];
+    let length = file.metadata().map_err(within)?.len();
+    if file.read_exact_at(&mut bytes, 0).is_err() {
+        return Ok(None);
+    }
+    let (object_bytes, modified_ns) = read_head(name, &bytes)?;
+    let seal = Seal { bytes: object_bytes, modified_ns, file };
+    // One that a crash cut never counted.
+    Ok((seal.blocks().checked_mul(8) == length.checked_sub(HEAD_BYTES as u64)).then_some(seal))
 }
 
 /// Seals that are kept open, the oldest first.
@@ -199,15 +227,21 @@ impl Seals {
             Err(Kernel::NOENT) => return Ok(None),
             Err(errno) => return Err(within(errno.into())),
         };
-        let mut bytes = [0; HEAD_BYTES];
-        let length = opened.metadata().map_err(within)?.len();
-        if opened.read_exact_at(&mut bytes, 0).is_err() {
-            return Ok(None);
-        }
-        let (object_bytes, modified_ns) = read_head(name, &bytes)?;
-        let seal = Seal { bytes: object_bytes, modified_ns, file: opened };
-        // One that a crash cut never counted.
-        Ok((seal.blocks().checked_mul(8) == length.checked_sub(HEAD_BYTES as u64)).then_some(seal))
+        read(name, opened)
+    }
+
+    /// Takes the seal of an object whose bytes are in the archive alone. The disk has it when this
+    /// returns.
+    pub(crate) fn take(&self, name: ObjectName, seal: &Seal) -> std::io::Result<()> {
+        let folder = sub(self.root.as_fd(), &name.folder())?;
+        let fresh = format!("{}.new", name.file());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let into = File::from(rustix::fs::openat(&folder, &fresh, flags, Mode::from_raw_mode(0o600))?);
+        seal.copy_to(&into)?;
+        rustix::fs::renameat(&folder, &fresh, &folder, name.file())?;
+        self.forget(name);
+        self.mark_whole(name);
+        self.sync(name)
     }
 
     /// Seals the object as it is. False if it changed meanwhile, or too short a time ago. Nobody

@@ -1,7 +1,6 @@
 //! What callers ask, open and lock. All that a caller has ends with it.
 
 use crate::books::Reserved;
-use crate::copies;
 use crate::data::Tries;
 use crate::driver::wall_ns;
 use crate::handles::{Bounds, Handle, LockKey, Session, lock};
@@ -10,6 +9,7 @@ use crate::node::NamespaceNode;
 use crate::objects::{self, ObjectName};
 use crate::route::{PATIENCE, Routed, root};
 use crate::squash::squash;
+use crate::wish;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use std::time::Instant;
 use zazen_call::Caller;
 use zazen_core::Credentials;
 use zazen_namespace::operation::{
-    Answer, At, COPIES_WANTED, Entry, Grant, Lock, LockWanted, Mode, Open, Operation, Release,
+    Answer, At, Entry, Grant, Lock, LockWanted, Mode, Open, Operation, Release,
 };
 use zazen_namespace::service::{Answered, Ask};
 use zazen_namespace::{Attributes, Errno, Incarnation, InodeId, Kind, NodeNo};
@@ -299,12 +299,7 @@ impl NamespaceNode {
             | Operation::Buckets(_)
             | Operation::Copied(_)
             | Operation::TakeOver(_) => return Err(Errno::EPERM),
-            Operation::SetXattr(set)
-                if set.name.as_bytes() == COPIES_WANTED
-                    && set.value.as_deref().is_some_and(|value| copies::parse(value).is_none()) =>
-            {
-                return Err(Errno::EINVAL);
-            }
+            Operation::SetXattr(set) if wish::sets_nonsense(set) => return Err(Errno::EINVAL),
             Operation::SetAttributes(set) => {
                 if set.bytes.is_some() {
                     return Err(Errno::EOPNOTSUPP);
@@ -344,9 +339,11 @@ impl NamespaceNode {
         // The wish is part of the operation: a file is never made without it.
         match &mut operation {
             Operation::Create(create) if create.kind == Kind::File => {
-                create.copies = self.wanted_of_new(create.directory, looks)?;
+                (create.copies, create.archived) = self.wishes_of_new(create.directory, looks)?;
             }
-            Operation::CreateMany(many) => many.copies = self.wanted_of_new(many.directory, looks)?,
+            Operation::CreateMany(many) => {
+                (many.copies, many.archived) = self.wishes_of_new(many.directory, looks)?;
+            }
             _ => {}
         }
         self.vet_move(&credentials, &operation, looks)?;
@@ -761,10 +758,10 @@ fn directory_of(operation: &Operation) -> Option<InodeId> {
     }
 }
 
-/// The inode of which the operation sets how many nodes shall have it.
+/// The inode of which the operation sets what shall become of it.
 fn wishes_of(operation: &Operation) -> Option<InodeId> {
     match operation {
-        Operation::SetXattr(set) if set.name.as_bytes() == COPIES_WANTED => Some(set.id),
+        Operation::SetXattr(set) if wish::sets_one(set) => Some(set.id),
         _ => None,
     }
 }

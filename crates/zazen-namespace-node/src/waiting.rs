@@ -3,6 +3,7 @@
 use crate::handles::lock;
 use crate::objects::{ObjectName, ObjectStat};
 use crate::seals::QUIET_NS;
+use crate::wish::Wish;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
@@ -42,8 +43,8 @@ pub(crate) struct Waiting {
     pub(crate) balance: Mutex<Balancing>,
     /// Copies that came a moment ago: the metadata does not name them yet.
     pub(crate) arrived: Arrived,
-    /// How many copies directories want, and when that was asked.
-    pub(crate) wanted: Mutex<HashMap<InodeId, (u8, Instant)>>,
+    /// What directories wish for files in them, and when that was asked.
+    pub(crate) wishes: Mutex<HashMap<(Wish, InodeId), (u8, Instant)>>,
 }
 
 /// The work of giving files to other nodes.

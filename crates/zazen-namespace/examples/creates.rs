@@ -78,6 +78,7 @@ fn create(prefix: &str, number: u64) -> Operation {
         open: None,
         exclusive: true,
         copies: 0,
+        archived: None,
     })
 }
 
@@ -142,7 +143,13 @@ fn main() {
     println!("memory for a file: {} bytes", bytes as u64 / files / 2);
     let many = |batch| {
         let names = (0..64).map(|at| name("b", batch * 64 + at)).collect();
-        Operation::CreateMany(CreateMany { directory: InodeId::ROOT, names, mode: 0o644, copies: 0 })
+        Operation::CreateMany(CreateMany {
+            directory: InodeId::ROOT,
+            names,
+            mode: 0o644,
+            copies: 0,
+            archived: None,
+        })
     };
     bed.run("create_many(64), each", 64, (0..files / 64).map(many).collect());
     let at = |number| At { directory: InodeId::ROOT, name: name("a", number) };

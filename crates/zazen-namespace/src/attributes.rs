@@ -102,12 +102,25 @@ zazen_wire::messages! {
         /// Whether some node has the file open for writing: then the holder knows its length and
         /// times better than the last commit.
         writing: bool,
-        /// Nodes with a full copy of the bytes as of the last commit.
+        /// Nodes with a full copy of the bytes as of the last commit; [`ARCHIVE`] for the archive.
         copies: Vec<NodeNo> = field::List<NodeNo>,
     }
 }
 
+/// What stands for the archive among the nodes that have a copy of a file: no node has this number.
+pub const ARCHIVE: NodeNo = NodeNo(u32::MAX);
+
 impl Place {
+    /// Whether the archive has the bytes as of the last commit.
+    pub fn is_archived(&self) -> bool {
+        self.copies.contains(&ARCHIVE)
+    }
+
+    /// The nodes with a full copy, without the archive.
+    pub fn nodes_with_copy(&self) -> impl Iterator<Item = NodeNo> {
+        self.copies.iter().copied().filter(|node| *node != ARCHIVE)
+    }
+
     /// The place of a directory that is split: see [`Attributes::place`].
     pub(crate) fn nowhere() -> Place {
         Place { holder: NodeNo(0), generation: 0, writing: true, copies: Vec::new() }

@@ -31,7 +31,7 @@ pub mod split;
 mod stewards;
 mod tagged;
 
-pub use attributes::{Attributes, Kind, Place};
+pub use attributes::{ARCHIVE, Attributes, Kind, Place};
 pub use errno::Errno;
 pub use id::{Epoch, Incarnation, InodeId, NodeNo, PARTITIONS_MAX, PartitionNo};
 pub use name::{NAME_BYTES_MAX, Name};

@@ -19,6 +19,8 @@ pub const TARGET_BYTES_MAX: usize = 4095;
 pub const XATTR_BYTES_MAX: usize = 64 << 10;
 /// The extended attribute that says how many nodes shall have a file: a number from 1 on.
 pub const COPIES_WANTED: &[u8] = b"user.zazen.copies";
+/// The extended attribute that says whether the archive shall have a file: `yes` or `no`.
+pub const ARCHIVE_WANTED: &[u8] = b"user.zazen.archive";
 /// Entries that one [`CreateMany`] or [`GetMany`] may name.
 pub const MANY_MAX: usize = 1024;
 
@@ -89,6 +91,8 @@ zazen_wire::messages! {
         exclusive: bool,
         /// How many nodes shall have a new file: its attribute [`COPIES_WANTED`]. 0: it gets none.
         copies: u8,
+        /// Whether the archive shall have a new file: its attribute [`ARCHIVE_WANTED`].
+        archived: Option<bool> = Last<bool>,
     }
 
     /// Makes many empty, closed files in one directory. Each name has its own result.
@@ -102,6 +106,8 @@ zazen_wire::messages! {
         mode: u32,
         /// As for [`Create`].
         copies: u8,
+        /// As for [`Create`].
+        archived: Option<bool> = Last<bool>,
     }
 
     /// Makes a directory.
@@ -204,11 +210,14 @@ zazen_wire::messages! {
         /// [`Attributes::version`] before the first byte was read for the copy. If the inode has
         /// another one by now, or somebody writes it, the answer is `ESTALE`.
         version: u64,
-        /// The nodes.
+        /// The nodes. [`crate::ARCHIVE`] stays until the bytes change, whether it is named or not.
         copies: Vec<NodeNo> = List<NodeNo>,
+        /// They come to those that are known.
+        more: Option<bool> = Last<bool>,
     }
 
     /// A node with a full copy becomes the holder, because the holder is lost. Asked by that node.
+    /// If the archive has the file, any node may: it brings the bytes back from there.
     #[derive(Clone, Debug, PartialEq, Eq)]
     TakeOver {
         /// The file.

@@ -196,6 +196,7 @@ impl Errand {
                         names,
                         mode: many.mode,
                         copies: many.copies,
+                        archived: many.archived,
                     })
                 };
                 let asks = groups.iter().map(part).collect();

@@ -213,6 +213,7 @@ impl Cluster {
             open,
             exclusive: true,
             copies: 0,
+            archived: None,
         };
         self.ask(Operation::Create(create))
     }
@@ -340,6 +341,7 @@ fn a_failed_sync_is_no_success() {
         open: None,
         exclusive: true,
         copies: 0,
+        archived: None,
     };
     let now_ns = cluster.now_ns;
     let node = cluster.hosts[0].node.as_mut().expect("lives");

@@ -260,6 +260,7 @@ impl World<'_> {
                 open: None,
                 exclusive: true,
                 copies: 0,
+                archived: None,
             })
         } else {
             self.running -= 1;

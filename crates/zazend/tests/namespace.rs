@@ -300,6 +300,7 @@ fn a_write_that_comes_late_undoes_no_later_one() {
         open: Some(WRITE),
         exclusive: true,
         copies: 0,
+        archived: None,
     };
     let asks = Asks { asks: vec![Ask { credentials: None, operation: Operation::Create(create) }] };
     eventually("the namespace has begun", || {

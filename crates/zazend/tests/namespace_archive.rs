@@ -10,8 +10,8 @@ use namespaces::*;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use zazen_namespace_client::Namespace;
-use zazen_namespace_client::core::Errno;
-use zazen_namespace_client::core::operation::Mode;
+use zazen_namespace_client::core::operation::{ARCHIVE_WANTED, Mode, SetXattr};
+use zazen_namespace_client::core::{ARCHIVE, Errno, Name};
 
 const READ: Mode = Mode { read: true, write: false, truncate: false };
 const WRITE: Mode = Mode { read: true, write: true, truncate: false };
@@ -253,4 +253,103 @@ fn a_node_that_leaves_takes_along_what_only_the_archive_has() {
         state.is_ok_and(|state| state == zazen_namespace_client::core::map::State::Gone)
     });
     assert_eq!(read(&stays, "/f").unwrap(), bytes);
+}
+
+#[test]
+fn archived_files_of_a_lost_node_are_read_and_belong_to_others_soon() {
+    let (_dir, root, mut cluster) =
+        greedy(4, &["--namespace-replicas", "2", "--namespace-repair-after", "2"]);
+    let nodes: Vec<Namespace> = (0..4).map(|at| cluster.client(at)).collect();
+    let backed = |ns: &Namespace| ns.map().unwrap().partitions.iter().all(|seat| !seat.backups.is_empty());
+    eventually("each partition has a backup", || backed(&nodes[0]));
+    let lost = nodes[3].hello().unwrap().node;
+    let path = |at: usize| format!("/f{at}");
+    let bytes = |at: usize| noise(1 + at * 30_011, at as u64);
+    (0..12).for_each(|at| write(&nodes[3], &path(at), &bytes(at)));
+    write(&nodes[3], "/spoiled", &noise(200_000, 99));
+    let place = |path: &str| nodes[0].stat(None, path.as_bytes(), true).ok().and_then(|found| found.place);
+    let is_archived = |path: &str| place(path).is_some_and(|place| place.is_archived());
+    eventually("all are archived", || (0..12).all(|at| is_archived(&path(at))) && is_archived("/spoiled"));
+    eventually("their bytes go", || number(&nodes[3], "only_there_files") == 13);
+    eventually("and have names", || root.join("spoiled").exists());
+    // Written again, and not archived again: the archive does not count.
+    let changed = nodes[3].open(None, b"/f11", WRITE).unwrap();
+    changed.write_all_at(b"new", 0).unwrap();
+    changed.sync().unwrap();
+    assert!(!is_archived("/f11"));
+    std::fs::write(root.join("spoiled"), noise(200_000, 98)).unwrap();
+    let open: Vec<_> =
+        (0..11).map(|at| nodes[at % 3].open(None, path(at).as_bytes(), READ).unwrap()).collect();
+    let reads = |at: usize| {
+        let mut got = vec![0; bytes(at).len()];
+        open[at].read_at(&mut got, 0) == Ok(got.len()) && got == bytes(at)
+    };
+    cluster.kill(3);
+    for at in 0..11 {
+        eventually("each open file is read", || reads(at));
+        eventually("each file is read", || read(&nodes[at % 3], &path(at)).as_ref() == Ok(&bytes(at)));
+    }
+    for name in ["/f11", "/spoiled"] {
+        assert!(read(&nodes[0], name).is_err(), "{name}: these bytes are nowhere");
+    }
+    let has_other = |at: usize| place(&path(at)).is_some_and(|place| place.holder != lost);
+    eventually("each file has another holder", || (0..11).all(has_other));
+    assert!(place("/f11").is_some_and(|place| place.holder == lost && !place.copies.contains(&ARCHIVE)));
+    assert!((0..11).all(reads), "through what was open all the time, too");
+    drop(open);
+    assert!(read(&nodes[1], "/spoiled").is_err());
+    // They are files as any others.
+    let mut wanted: Vec<Vec<u8>> = (0..11).map(bytes).collect();
+    for (at, wanted) in wanted.iter_mut().enumerate() {
+        let file = nodes[(at + 1) % 3].open(None, path(at).as_bytes(), WRITE).unwrap();
+        file.write_all_at(b"n", 0).unwrap();
+        file.close().unwrap();
+        wanted[0] = b'n';
+        assert_eq!(&read(&nodes[at % 3], &path(at)).unwrap(), wanted);
+    }
+    eventually("the archive follows", || (0..11).all(|at| has(&root.join(&path(at)[1..]), &wanted[at])));
+    // The node comes back with its old disk. It holds what nobody took over.
+    cluster.start(3);
+    let back = cluster.client(3);
+    assert_eq!(&read(&back, "/f11").unwrap()[..3], b"new");
+    for (at, wanted) in wanted.iter().enumerate() {
+        assert_eq!(&read(&back, &path(at)).unwrap(), wanted);
+    }
+}
+
+#[test]
+fn a_directory_says_whether_the_archive_has_its_files() {
+    let (_dir, root, cluster) = greedy(1, &[]);
+    let ns = cluster.client(0);
+    let wish = |path: &str, value: &[u8]| {
+        let id = ns.stat(None, path.as_bytes(), true).unwrap().id;
+        let (name, value) = (Name::new(ARCHIVE_WANTED).unwrap(), Some(value.to_vec()));
+        ns.set_xattr(None, SetXattr { id, name, value, create: false, replace: false })
+    };
+    ns.mkdir_all(None, b"/scratch/results", 0o755).unwrap();
+    assert_eq!(wish("/scratch", b"perhaps"), Err(Errno::EINVAL));
+    wish("/scratch", b"no").unwrap();
+    wish("/scratch/results", b"yes").unwrap();
+    // What was asked before may be remembered for two seconds.
+    std::thread::sleep(std::time::Duration::from_millis(2100));
+    ns.create_many_at(None, b"/scratch", &[Name::new(b"many").unwrap()], 0o644).unwrap()[0].unwrap();
+    write(&ns, "/scratch/many", b"one of many");
+    write(&ns, "/scratch/temporary", b"temporary");
+    write(&ns, "/scratch/results/kept", b"kept");
+    write(&ns, "/outside", b"outside");
+    eventually("the others go", || {
+        has(&root.join("scratch/results/kept"), b"kept") && has(&root.join("outside"), b"outside")
+    });
+    eventually("nothing waits", || number(&ns, "waiting") == 0);
+    let found = archive(&ns);
+    assert_eq!((found["files"].as_u64(), found["failed"].as_u64()), (Some(2), Some(0)), "{found}");
+    eventually("a look at names lacks none", || {
+        let names = &archive(&ns)["names"];
+        names["lacking"].as_u64() == Some(0) && names["age_s"].as_u64() < Some(2)
+    });
+    assert!(!root.join("scratch/temporary").exists() && !root.join("scratch/many").exists());
+    assert_eq!(read(&ns, "/scratch/many").unwrap(), b"one of many");
+    // Later, somebody wants one all the same.
+    wish("/scratch/temporary", b"yes").unwrap();
+    eventually("it goes, too", || has(&root.join("scratch/temporary"), b"temporary"));
 }

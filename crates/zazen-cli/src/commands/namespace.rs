@@ -1,5 +1,6 @@
 //! `zazen namespace` and `zazen locate`: how the namespace is, and which node holds a file.
 
+mod archive;
 mod balance;
 mod leave;
 mod names;
@@ -10,15 +11,15 @@ use names::shown;
 
 use crate::output::{self, Table, human_bytes};
 use crate::target::{Done, Targets};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_namespace_client::core::operation::SetXattr;
+use zazen_namespace_client::core::operation::{ARCHIVE_WANTED, COPIES_WANTED, SetXattr};
 use zazen_namespace_client::core::service::MapView;
-use zazen_namespace_client::core::{Kind, Name, NodeNo};
+use zazen_namespace_client::core::{ARCHIVE, Kind, Name, NodeNo};
 
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
@@ -26,6 +27,8 @@ use zazen_namespace_client::core::{Kind, Name, NodeNo};
   zazen namespace status --json
   zazen namespace locate /run1/step-17.vtu
   zazen namespace set /run1 --copies 2
+  zazen namespace set /scratch --archive no
+  zazen namespace archive --wait      # until the archive has all files of this node
   zazen namespace quota /run1 --bytes 2T
   zazen namespace balance             # move files from full disks to empty ones
   zazen namespace leave n3            # node n3 gives all away, and is no node of the namespace then
@@ -41,8 +44,10 @@ enum Command {
     Status(Status),
     /// Show which node holds a file's bytes
     Locate(Locate),
-    /// Say how many nodes shall have the files of a directory
+    /// Say how many nodes shall have the files of a directory, and whether the archive shall
     Set(Set),
+    /// Show what this node has archived, or wait until it has archived all
+    Archive(archive::ArchiveCommand),
     /// Set or show how much users and directories may take
     Quota(quota::QuotaCommand),
     /// Move files from full disks to empty ones
@@ -66,9 +71,12 @@ struct Status {
 #[command(after_help = "EXAMPLES:
   zazen namespace set /run1 --copies 2        # files that are made in /run1 and below from now on
   zazen namespace set /run1/result.h5 --copies 2
+  zazen namespace set /scratch --archive no   # the archive gets no files that are made there
 
-Paths are those of the namespace: its root is /. The second copy of a file is made after the file
-was closed. Through a mount, the same is `setfattr -n user.zazen.copies -v 2 PATH`.")]
+Paths are those of the namespace: its root is /. What a directory says holds for files that are made
+in it, or below it, two seconds later; the nearest directory above a file counts. The second copy of
+a file is made after the file was closed. Through a mount, the same is
+`setfattr -n user.zazen.copies -v 2 PATH` and `setfattr -n user.zazen.archive -v no PATH`.")]
 struct Set {
     /// Directories or files of the namespace
     #[arg(value_name = "PATH", required = true)]
@@ -77,7 +85,17 @@ struct Set {
     targets: Targets,
     /// How many nodes shall have each file, with its holder
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
-    copies: u8,
+    #[arg(required_unless_present = "archive")]
+    copies: Option<u8>,
+    /// Whether the archive shall have the files, if the daemons have one
+    #[arg(long, value_name = "WHETHER")]
+    archive: Option<Whether>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Whether {
+    Yes,
+    No,
 }
 
 #[derive(Args)]
@@ -106,6 +124,7 @@ pub(crate) fn run(arguments: &NamespaceCommand) -> Result<Done> {
         Command::Status(arguments) => status(arguments).map(|()| Done::Wholly),
         Command::Locate(arguments) => locate(arguments).map(|()| Done::Wholly),
         Command::Set(arguments) => set(arguments).map(|()| Done::Wholly),
+        Command::Archive(arguments) => archive::run(arguments),
         Command::Quota(arguments) => quota::run(arguments),
         Command::Balance(arguments) => balance::run(arguments),
         Command::Leave(arguments) => leave::run(arguments),
@@ -176,42 +195,12 @@ fn status(arguments: &Status) -> Result<()> {
         ));
     }
     if status["archive"].is_object() {
-        archive(&status["archive"], number(&status["waits_for_checksums"]));
+        archive::show(&status);
     }
     if let Some(why) = status["broken"].as_str() {
         output::note(format!("this node answers nobody: {why}"));
     }
     Ok(())
-}
-
-/// What is archived of this node's files, waits, and fails.
-fn archive(of: &Value, without_checksums: u64) {
-    let number = |name: &str| of[name].as_u64().unwrap_or_default();
-    let root = of["root"].as_str().unwrap_or("no archive is set");
-    output::line(format!(
-        "archive {}: {} files ({}) of this node, {} of them only there ({}); {} wait, {} failed",
-        shown(Some(root)),
-        number("files"),
-        human_bytes(number("bytes")),
-        number("only_there_files"),
-        human_bytes(number("only_there_bytes")),
-        number("waiting") + without_checksums,
-        number("failed"),
-    ));
-    let names = &of["names"];
-    if names.is_object() {
-        output::line(format!(
-            "names in the archive, {} s ago: {}, {} files had none yet, {} failed",
-            names["age_s"], names["names"], names["lacking"], names["failed"],
-        ));
-    }
-    for (why, what) in
-        [(&of["trouble"], "the archive"), (&of["failure"], "archiving"), (&names["failure"], "name")]
-    {
-        if let Some(why) = why.as_str() {
-            output::note(format!("{what}: {why}"));
-        }
-    }
 }
 
 /// Name and host of a node. No name: it has not said it to the daemon that was asked.
@@ -228,10 +217,16 @@ fn set(arguments: &Set) -> Result<()> {
     for path in &arguments.paths {
         let within = |errno| zazen_namespace_client::error(path.display(), errno);
         let found = namespace.stat(None, path.as_os_str().as_bytes(), true).map_err(within)?;
-        let name = Name::new(b"user.zazen.copies").map_err(within)?;
-        let value = Some(arguments.copies.to_string().into_bytes());
-        let set = SetXattr { id: found.id, name, value, create: false, replace: false };
-        namespace.set_xattr(None, set).map_err(within)?;
+        let copies = arguments.copies.map(|copies| (COPIES_WANTED, copies.to_string()));
+        let archive = arguments.archive.map(|whether| match whether {
+            Whether::Yes => (ARCHIVE_WANTED, "yes".to_owned()),
+            Whether::No => (ARCHIVE_WANTED, "no".to_owned()),
+        });
+        for (name, value) in copies.into_iter().chain(archive) {
+            let (name, value) = (Name::new(name).map_err(within)?, Some(value.into_bytes()));
+            let set = SetXattr { id: found.id, name, value, create: false, replace: false };
+            namespace.set_xattr(None, set).map_err(within)?;
+        }
     }
     Ok(())
 }
@@ -262,14 +257,16 @@ pub(crate) fn locate(arguments: &Locate) -> Result<()> {
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         let (holder, copies) = found.place.map_or_else(Default::default, |at| (Some(at.holder), at.copies));
-        files.push((path.display().to_string(), holder, copies, found.bytes));
+        let is_archived = copies.contains(&ARCHIVE);
+        let copies: Vec<NodeNo> = copies.into_iter().filter(|node| *node != ARCHIVE).collect();
+        files.push((path.display().to_string(), holder, copies, is_archived, found.bytes));
     }
     let nodes: BTreeSet<NodeNo> =
-        files.iter().flat_map(|(_, holder, copies, _)| holder.iter().chain(copies)).copied().collect();
+        files.iter().flat_map(|(_, holder, copies, ..)| holder.iter().chain(copies)).copied().collect();
     let map = namespace.map_with_names(&nodes)?;
     let mut rows = Vec::new();
     let mut table = Table::new(&["path", "node", "name", "host", "copies", "size"]);
-    for (path, holder, copies, bytes) in files {
+    for (path, holder, copies, is_archived, bytes) in files {
         let (name, host) = holder.map_or_else(Default::default, |node| host(&map, node));
         let copies: Vec<Option<String>> = copies.iter().map(|node| self::host(&map, *node).0).collect();
         rows.push(json!({
@@ -278,11 +275,13 @@ pub(crate) fn locate(arguments: &Locate) -> Result<()> {
             "name": holder.map_or(Some(String::new()), |_| name.clone()),
             "host": host,
             "copies": copies,
+            "archived": is_archived,
             "bytes": bytes,
         }));
         let node = holder.map_or("-".to_owned(), |node| node.to_string());
         let name = holder.map_or(String::new(), |_| shown(name.as_deref()));
-        let copies: Vec<String> = copies.iter().map(|name| shown(name.as_deref())).collect();
+        let mut copies: Vec<String> = copies.iter().map(|name| shown(name.as_deref())).collect();
+        copies.extend(is_archived.then(|| "archive".to_owned()));
         let copies = if copies.is_empty() { "-".to_owned() } else { copies.join(",") };
         table.row(vec![path, node, name, host, copies, human_bytes(bytes)]);
     }

@@ -8,7 +8,9 @@ use crate::driver::wall_ns;
 use crate::folder::sub;
 use crate::node::NamespaceNode;
 use crate::objects::{self, Act, Object, ObjectName, ObjectStat};
+use crate::route::root;
 use crate::seals::Seal;
+use crate::wish::Wish;
 use rustix::fs::{Advice, AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -16,8 +18,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zazen_namespace::archive::{Held, Step, step};
+use zazen_namespace::operation::{Copied, Operation};
 use zazen_namespace::service::namespace_fn;
-use zazen_namespace::{Attributes, Errno};
+use zazen_namespace::{ARCHIVE, Attributes, Errno};
 
 const NS: i64 = 1_000_000_000;
 /// Folders of objects that are looked at together for those that do not wait and should.
@@ -25,7 +28,7 @@ const FOLDERS_AT_ONCE: usize = 64;
 
 /// What became of a file.
 pub(crate) enum Drained {
-    /// The archive has it as it is, or it is not this node's any more.
+    /// The archive has it as it is, or shall not have it, or it is not this node's any more.
     Done,
     /// It is too early: it is being written, or was a moment ago.
     Later,
@@ -41,15 +44,16 @@ impl NamespaceNode {
         }
         let Ok(folders) = self.archive_folders(told) else { return };
         let ids: Vec<_> = due.iter().map(|name| name.id).collect();
-        for (name, found) in due.iter().zip(self.attributes_of(&ids)) {
+        let wanted = self.wishes_of(Wish::Archive, &ids);
+        for ((name, found), wanted) in due.iter().zip(self.attributes_of(&ids)).zip(wanted) {
             if self.stopping.load(Ordering::Relaxed) {
                 return;
             }
-            let drained = match found {
-                Ok(Some(found)) => self.archive_one(told, &folders, *name, &found),
-                Ok(None) => Ok(Drained::Done),
+            let drained = match (found, wanted) {
+                (Ok(None), _) | (_, Ok(0)) => Ok(Drained::Done),
+                (Ok(Some(found)), Ok(_)) => self.archive_one(told, &folders, *name, &found),
                 // Its partition does not answer: that is no failure of the archive.
-                Err(_) => Ok(Drained::Later),
+                (Err(_), _) | (_, Err(_)) => Ok(Drained::Later),
             };
             match drained {
                 Ok(Drained::Done) => {
@@ -84,7 +88,7 @@ impl NamespaceNode {
         let at = found.place.as_ref().filter(|at| (at.holder, at.generation) == (me, name.generation));
         let Some(at) = at else { return Ok(Drained::Done) };
         let record = self.archive.records.get(name);
-        if record.is_some_and(|record| record.away) {
+        if record.is_some_and(|record| record.away) && !self.objects.is_there(name) {
             return Ok(Drained::Done);
         }
         let object = match self.objects.open(name) {
@@ -104,12 +108,36 @@ impl NamespaceNode {
         };
         let after_ns = i64::try_from(told.after.as_nanos()).unwrap_or(i64::MAX);
         match (step(&held, wall_ns(), after_ns), seal) {
-            (Step::Done, _) => Ok(Drained::Done),
+            (Step::Done, _) if at.is_archived() => Ok(Drained::Done),
+            (Step::Done, Some(seal)) => self.tell_archived(folders, name, &seal, found),
             (Step::Copy, Some(seal)) => {
                 self.copy_to_archive(told, folders, name, &object, &stat, &seal, found)?;
-                Ok(Drained::Done)
+                self.tell_archived(folders, name, &seal, found)
             }
             _ => Ok(Drained::Later),
+        }
+    }
+
+    /// Tells the metadata that the archive has a file, so that others read it there if this node is
+    /// lost. `found` is from before the object was found to be as archived: a file that was written
+    /// since has another version.
+    fn tell_archived(
+        &self,
+        folders: &Folders,
+        name: ObjectName,
+        seal: &Seal,
+        found: &Attributes,
+    ) -> Result<Drained, Errno> {
+        folders.put_seal(name, seal).map_err(os)?;
+        let (generation, version) = (name.generation, found.version);
+        let copied = Copied { id: name.id, generation, version, copies: vec![ARCHIVE], more: Some(true) };
+        match self.route_one(root(), Operation::Copied(copied)) {
+            Ok(_) => Ok(Drained::Done),
+            // It was changed meanwhile, or its partition does not answer.
+            Err(errno) => {
+                tracing::debug!("namespace: inode {} is archived, and not told: {errno}", name.id);
+                Ok(Drained::Later)
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 //! ROOT/                              what users see: the tree of the namespace, as hard links
 //!   .zazen-archive/                  the daemons' alone (mode 0700)
 //!     NAMESPACE/objects/FOLDER/INODE-GENERATION     archived objects
+//!     NAMESPACE/sums/FOLDER/INODE-GENERATION        their checksums, for other nodes
 //!     NAMESPACE/parts/INODE-GENERATION              objects that are being copied
 //!     NAMESPACE/names/                              names on their way to the tree
 //! ```
@@ -14,6 +15,7 @@
 
 use crate::folder::sub;
 use crate::objects::ObjectName;
+use crate::seals::{self, Seal};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,6 +30,7 @@ pub(crate) const HIDDEN: &str = ".zazen-archive";
 pub(crate) struct Folders {
     pub(crate) root: OwnedFd,
     pub(crate) objects: OwnedFd,
+    pub(crate) sums: OwnedFd,
     pub(crate) parts: OwnedFd,
     pub(crate) names: OwnedFd,
 }
@@ -77,10 +80,12 @@ impl Folders {
             (Err(error), true) => return Err(within(error)),
             (Err(error), false) => return Err(absent(id, &error)),
         };
-        let [objects, parts, names] = ["objects", "parts", "names"].map(|name| sub(own.as_fd(), name));
+        let all = ["objects", "sums", "parts", "names"];
+        let [objects, sums, parts, names] = all.map(|name| sub(own.as_fd(), name));
         Ok(Folders {
             root,
             objects: objects.map_err(within)?,
+            sums: sums.map_err(within)?,
             parts: parts.map_err(within)?,
             names: names.map_err(within)?,
         })
@@ -88,7 +93,7 @@ impl Folders {
 
     /// Ends an archive that was made a moment ago, and in which nothing is.
     pub(crate) fn unmake(self, id: &str) {
-        let paths = ["/objects", "/parts", "/names", ""].map(|part| format!("{HIDDEN}/{id}{part}"));
+        let paths = ["/objects", "/sums", "/parts", "/names", ""].map(|part| format!("{HIDDEN}/{id}{part}"));
         for path in paths {
             rustix::fs::unlinkat(&self.root, path, AtFlags::REMOVEDIR).ok();
         }
@@ -98,6 +103,47 @@ impl Folders {
     pub(crate) fn object(&self, name: ObjectName) -> std::io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         Ok(rustix::fs::openat(&self.objects, name.path(), flags, Mode::empty())?.into())
+    }
+
+    /// The checksums of an archived object. None: there are none yet, or they are damaged.
+    pub(crate) fn seal(&self, name: ObjectName) -> std::io::Result<Option<Seal>> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        match rustix::fs::openat(&self.sums, name.path(), flags, Mode::empty()) {
+            Ok(file) => seals::read(name, file.into()).map_err(std::io::Error::other),
+            Err(rustix::io::Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Puts the checksums of an archived object beside it, unless they are there.
+    pub(crate) fn put_seal(&self, name: ObjectName, seal: &Seal) -> std::io::Result<()> {
+        let looks = |seal: &Seal| (seal.bytes, seal.modified_ns);
+        if self.seal(name).is_ok_and(|there| there.as_ref().map(looks) == Some(looks(seal))) {
+            return Ok(());
+        }
+        let part = format!("{}.sums", name.file());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let into = File::from(rustix::fs::openat(&self.parts, &part, flags, Mode::from_raw_mode(0o600))?);
+        seal.copy_to(&into)?;
+        into.sync_all()?;
+        let folder = sub(self.sums.as_fd(), &name.folder())?;
+        rustix::fs::renameat(&self.parts, &part, &folder, name.file())?;
+        rustix::fs::fsync(&folder)?;
+        Ok(rustix::fs::fsync(&self.sums)?)
+    }
+
+    /// The objects of the `at`-th folder that have checksums beside them.
+    pub(crate) fn sealed_in(&self, at: u64) -> std::io::Result<Vec<ObjectName>> {
+        let folder = match folder(self.sums.as_fd(), &format!("{at:03x}")) {
+            Ok(folder) => folder,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::new(folder)? {
+            names.extend(entry?.file_name().to_str().ok().and_then(ObjectName::parse));
+        }
+        Ok(names)
     }
 }
 

@@ -11,6 +11,7 @@ use crate::archive::state::{ArchiveTold, Named, os};
 use crate::node::NamespaceNode;
 use crate::objects::{self, FOLDERS, ObjectName};
 use crate::route::root;
+use crate::wish::Wish;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno as Kernel;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -197,6 +198,7 @@ impl Walk<'_> {
                     } else {
                         // What the tree shows of it stays.
                         rustix::fs::unlinkat(&folder, name.file(), AtFlags::empty()).ok();
+                        rustix::fs::unlinkat(&self.archive.sums, name.path(), AtFlags::empty()).ok();
                     }
                 }
             }
@@ -231,6 +233,14 @@ impl Walk<'_> {
                 continue;
             }
             wanted.insert(name.clone(), self.wanted(found));
+        }
+        let lacks = |name: &Vec<u8>| wanted.get(name) == Some(&Wanted::File(None));
+        let lacking: Vec<_> =
+            entries.iter().filter(|(name, _)| lacks(name)).map(|(_, found)| found.id).collect();
+        for some in lacking.chunks(AT_ONCE) {
+            // Those that the archive shall not have lack nothing.
+            let wishes = self.node.wishes_of(Wish::Archive, some);
+            self.named.lacking += wishes.iter().filter(|wish| **wish != Ok(0)).count() as u64;
         }
         if directory == InodeId::ROOT {
             there.remove(HIDDEN.as_bytes());
@@ -279,8 +289,7 @@ impl Walk<'_> {
             _ => Wanted::Other,
         };
         match wanted {
-            Wanted::Other => {}
-            Wanted::File(None) => self.named.lacking += 1,
+            Wanted::Other | Wanted::File(None) => {}
             _ => self.named.names += 1,
         }
         wanted

@@ -10,8 +10,8 @@ use super::permission::{self, READ, SEARCH, WRITE};
 use super::transaction::Transaction;
 use crate::attributes::Kind;
 use crate::operation::{
-    Answer, At, COPIES_WANTED, Create, CreateMany, Entry, Grant, Link, Listed, Listing, MANY_MAX,
-    MakeDirectory, ManyCreated, Mode, ReadDirectory, Rename, Request, TARGET_BYTES_MAX,
+    ARCHIVE_WANTED, Answer, At, COPIES_WANTED, Create, CreateMany, Entry, Grant, Link, Listed, Listing,
+    MANY_MAX, MakeDirectory, ManyCreated, Mode, ReadDirectory, Rename, Request, TARGET_BYTES_MAX,
 };
 use crate::{Errno, InodeId, PartitionNo};
 
@@ -148,7 +148,7 @@ impl Partition {
         let (name, kind) = (create.name.as_bytes(), create.kind);
         self.change(&Change::Enter { directory: create.directory.0, place, id, kind, name });
         if create.kind == Kind::File {
-            self.wish_for_copies(serial, create.copies);
+            self.wish(serial, create.copies, create.archived);
         }
         let serial = create.directory.serial();
         self.change(&Change::Touch { serial, now_ns: call.now_ns, entries: 1, links: 0 });
@@ -156,12 +156,17 @@ impl Partition {
         id
     }
 
-    /// Gives a new file the attribute that says how many nodes shall have it.
-    fn wish_for_copies(&mut self, serial: u64, copies: u8) {
+    /// Gives a new file the attributes that say how many nodes shall have it, and whether the
+    /// archive shall.
+    fn wish(&mut self, serial: u64, copies: u8, archived: Option<bool>) {
         if copies > 0 {
             let value = copies.to_string();
             let (name, value) = (COPIES_WANTED, Some(value.as_bytes()));
             self.change(&Change::Xattr { serial, name, value });
+        }
+        if let Some(archived) = archived {
+            let value: &[u8] = if archived { b"yes" } else { b"no" };
+            self.change(&Change::Xattr { serial, name: ARCHIVE_WANTED, value: Some(value) });
         }
     }
 
@@ -207,7 +212,7 @@ impl Partition {
             });
             let id = InodeId::new(self.number(), serial);
             self.change(&Change::Enter { directory: many.directory.0, place, id, kind, name });
-            self.wish_for_copies(serial, many.copies);
+            self.wish(serial, many.copies, many.archived);
             results.push((id, None));
         }
         let made = results.iter().filter(|(_, errno)| errno.is_none()).count() as i64;

@@ -6,7 +6,7 @@ use super::event::Action;
 use super::inode::Inode;
 use super::machine::{Asking, Partition, Stop};
 use super::permission::{self, READ, WRITE};
-use crate::attributes::Kind;
+use crate::attributes::{ARCHIVE, Kind};
 use crate::operation::{Answer, Commit, Copied, Grant, Mode, Open, Release, TakeOver};
 use crate::{Errno, Incarnation, InodeId, NodeNo, Planted};
 
@@ -174,8 +174,9 @@ impl Partition {
     }
 
     fn drop_objects(&mut self, id: InodeId, generation: u64, holders: impl IntoIterator<Item = NodeNo>) {
-        let drops = holders.into_iter().map(|holder| Action::DropObject { holder, id, generation });
-        self.leaving.extend(drops);
+        // The archive finds out by itself.
+        let nodes = holders.into_iter().filter(|holder| *holder != ARCHIVE);
+        self.leaving.extend(nodes.map(|holder| Action::DropObject { holder, id, generation }));
     }
 
     /// The copies of a file are not its bytes any more; which nodes had them. They are told
@@ -203,19 +204,24 @@ impl Partition {
         if !same || self.is_written(serial) {
             return Err(Errno::ESTALE.into());
         }
+        let known = self.tables.copies.get(&serial).map_or(&[][..], |known| known);
         let mut nodes = copied.copies.clone();
         nodes.retain(|node| *node != call.node);
         nodes.dedup();
+        // Its bytes do not go while they are the file's. Who tells of nodes may not know of it yet.
+        let stays = |node: &NodeNo| *node == ARCHIVE || copied.more == Some(true);
+        let kept = known.iter().copied().filter(|node| stays(node) && !nodes.contains(node));
+        let nodes: Vec<NodeNo> = kept.chain(nodes.iter().copied()).collect();
         if nodes.len() > COPIES_MAX {
             return Err(Errno::EINVAL.into());
         }
-        if self.tables.copies.get(&serial).map_or(&[][..], |known| known) != nodes {
+        if known != nodes {
             self.change(&Change::Copies { serial, nodes });
         }
         Ok(Answer::Done)
     }
 
-    /// Makes a node with a copy the holder.
+    /// Makes a node with a copy the holder, or a node that has the bytes from the archive.
     ///
     /// The node says that the holder is lost. If that is wrong, nothing is: both have the same
     /// bytes, nobody has the file open for writing, and whoever opens it from now on gets the new
@@ -228,7 +234,8 @@ impl Partition {
             return Ok(Answer::Done);
         }
         let mut nodes = self.tables.copies.get(&serial).cloned().unwrap_or_default();
-        if generation != take.generation || !nodes.contains(&call.node) {
+        let has_bytes = nodes.contains(&call.node) || (nodes.contains(&ARCHIVE) && !take.idle);
+        if generation != take.generation || !has_bytes {
             return Err(Errno::ESTALE.into());
         }
         let is_open = self.tables.opens_of(serial).next().is_some();

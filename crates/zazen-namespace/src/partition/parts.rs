@@ -6,8 +6,8 @@ use super::inode::Inode;
 use super::machine::Partition;
 use super::mutant::Mutant;
 use super::peer::{
-    AddLink, Changed, Check, Free, Held, Hold, MakeChild, Moved, NotDone, OfDirectory, Part, PeerBody,
-    Remove, SetEntry, Target,
+    AT_NAME, AddLink, Changed, Check, Free, Held, Hold, IN_DIRECTORY, MakeChild, Moved, NotDone, NotHeld,
+    OfDirectory, Part, PeerBody, Remove, SetEntry, TO_WRITE, Target,
 };
 use super::permission;
 use super::tables::TransactionId;
@@ -24,7 +24,7 @@ impl Partition {
             Part::Hold(hold) if self.is_frozen(hold.directory) => return None,
             Part::Hold(hold) => match self.tables.holder(hold.directory, hold.name.as_bytes()) {
                 Some(other) if other != id => return None,
-                _ => self.part_hold(id, hold),
+                _ => Ok(self.part_hold(id, hold)),
             },
             Part::SetEntry(set) => self.part_set_entry(now_ns, id, set),
             Part::Free(free) => self.part_free(id, free),
@@ -63,33 +63,45 @@ impl Partition {
         self.tables.inodes.get(id.serial()).copied().ok_or(Errno::ESTALE)
     }
 
-    fn part_hold(&mut self, id: TransactionId, hold: &Hold) -> Executed {
-        let directory = *self.directory(hold.directory)?;
-        if self.is_split(hold.directory) {
-            return Err(Errno::ESTALE);
+    fn part_hold(&mut self, id: TransactionId, hold: &Hold) -> PeerBody {
+        match self.may_hold(hold) {
+            Ok(held) => {
+                self.hold(hold.directory, hold.name.as_bytes(), id);
+                PeerBody::Held(held)
+            }
+            Err(not_held) if hold.tells_where == Some(true) => PeerBody::NotHeld(not_held),
+            Err(NotHeld { errno, .. }) => PeerBody::Refused(NotDone { errno }),
         }
-        permission::check(&hold.credentials, &directory, permission::SEARCH)?;
+    }
+
+    fn may_hold(&self, hold: &Hold) -> Result<Held, NotHeld> {
+        let met = |at: u8| move |errno: Errno| NotHeld { errno, at };
+        let directory = *self.directory(hold.directory).map_err(met(IN_DIRECTORY))?;
+        if self.is_split(hold.directory) {
+            return Err(met(IN_DIRECTORY)(Errno::ESTALE));
+        }
+        let check = |bits| permission::check(&hold.credentials, &directory, bits);
+        check(permission::SEARCH).map_err(met(IN_DIRECTORY))?;
         let name = hold.name.as_bytes();
         let found = self.tables.entries.find(hold.directory, name);
         let target = found.map(|(_, entry)| Target { id: entry.id, kind: entry.kind() });
         if hold.existing && target.is_none() {
-            return Err(Errno::ENOENT);
+            return Err(met(AT_NAME)(Errno::ENOENT));
         }
         if hold.missing && target.is_some() {
-            return Err(Errno::EEXIST);
+            return Err(met(AT_NAME)(Errno::EEXIST));
         }
-        permission::check(&hold.credentials, &directory, permission::WRITE)?;
+        check(permission::WRITE).map_err(met(TO_WRITE))?;
         if target.is_none() {
-            self.place_for(hold.directory, name).ok_or(Errno::ENOSPC)?;
+            self.place_for(hold.directory, name).ok_or(met(TO_WRITE)(Errno::ENOSPC))?;
         }
-        self.hold(hold.directory, name, id);
         let of = if hold.directory.is_bucket() { directory.parent() } else { hold.directory };
-        Ok(PeerBody::Held(Held {
+        Ok(Held {
             directory: of,
             target,
             owner_only: permission::owner_only(&hold.credentials, &directory).is_some(),
             full: directory.links >= self.settings.links_max,
-        }))
+        })
     }
 
     /// Holds a name for a transaction.

@@ -6,6 +6,7 @@
 //! message.
 
 use crate::attributes::{Attributes, Kind};
+use crate::operation::Last;
 use crate::tagged::tagged;
 use crate::{Errno, InodeId, Name, PartitionNo};
 use zazen_core::Credentials;
@@ -47,6 +48,8 @@ zazen_wire::messages! {
         existing: bool,
         /// Refuse a name that leads somewhere.
         missing: bool,
+        /// Answer with `NotHeld`, not with `Refused`. An older driver does not ask for it.
+        tells_where: Option<bool> = Last<bool>,
     }
 
     /// Changes or removes an entry whose name is held, and gives the name free.
@@ -210,6 +213,16 @@ zazen_wire::messages! {
         errno: Errno,
     }
 
+    /// Why a name is not held. Of two names, the kernel tells what it meets first.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    NotHeld {
+        /// The error number.
+        errno: Errno,
+        /// Where it was met: lower numbers come first, of whichever name. [`IN_DIRECTORY`],
+        /// [`AT_NAME`] or [`TO_WRITE`].
+        at: u8,
+    }
+
     /// The attributes of an inode that a part made or changed.
     #[derive(Clone, Debug, PartialEq, Eq)]
     Changed {
@@ -235,11 +248,13 @@ tagged! {
         Changed = 6 (Changed),
         /// The directory that a directory is in.
         Parent = 7 (OfDirectory),
+        /// A name is not held.
+        NotHeld = 8 (NotHeld),
     }
 
     /// A part of a transaction.
     Part {
-        /// → `Held`.
+        /// → `Held`, or `NotHeld`.
         Hold = 1 (Hold),
         /// → `Done`.
         SetEntry = 2 (SetEntry),
@@ -278,6 +293,13 @@ tagged! {
         Thaw = 18 (OfDirectory),
     }
 }
+
+/// [`NotHeld`]: the directory is not there, or the caller may not search it.
+pub(super) const IN_DIRECTORY: u8 = 0;
+/// [`NotHeld`]: the name leads nowhere, or somewhere.
+pub(super) const AT_NAME: u8 = 1;
+/// [`NotHeld`]: the caller may not write there, or there is no room.
+pub(super) const TO_WRITE: u8 = 2;
 
 impl Part {
     /// The partition that executes the part.

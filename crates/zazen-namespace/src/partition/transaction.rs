@@ -3,15 +3,17 @@
 //! `MakeDirectory`, `RemoveDirectory`, `Unlink` and `Link` of an inode elsewhere hold one name,
 //! have one part executed elsewhere, and then set the name. `Rename` holds two names, in the order
 //! of directory and name, so that two renames never wait for each other. What may refuse comes
-//! before the part that removes a replaced inode; from there on nothing is refused.
+//! before the part that removes a replaced inode; from there on nothing is refused. Of several
+//! reasons to refuse, the answer is the one that Linux meets first: so if the first name cannot be
+//! held, the second one is asked for all the same.
 //!
 //! Who moves a directory into another one also has the one lock of all such moves, which is taken
 //! before any name is held: so no parent changes while the directories above the new place are
 //! walked.
 
 use super::peer::{
-    AddLink, Changed, Check, Free, Hold, Install, MakeBucket, MakeChild, Moved, NotDone, OfDirectory, Part,
-    PeerBody, Remove, SetEntry, SetRights, Target,
+    AddLink, Changed, Check, Free, Hold, Install, MakeBucket, MakeChild, Moved, NotDone, NotHeld,
+    OfDirectory, Part, PeerBody, Remove, SetEntry, SetRights, Target,
 };
 use crate::operation::{Answer, Entry, Found, Operation, Rename, Request};
 use crate::tagged::tagged;
@@ -19,6 +21,11 @@ use crate::{Errno, InodeId, Name, PartitionNo};
 use zazen_core::Result;
 use zazen_wire::codec::{Reader, Writer};
 use zazen_wire::field::{Field, List, Nested, Opt};
+
+mod rename;
+
+/// In [`Transaction::walk`]: no directory becomes its own ancestor.
+const WALKED: InodeId = InodeId(0);
 
 /// What a transaction waits for, or does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +128,8 @@ tagged! {
         Entry = 5 (Changed),
         /// It is done; the answer is attributes.
         Found = 6 (Changed),
+        /// It is refused, because a name was not held.
+        NotHeld = 7 (NotHeld),
     }
 
     /// What is done with the buckets of a directory.
@@ -166,7 +175,7 @@ zazen_wire::messages! {
         dest_full: bool,
         /// Whether it has the lock of all moves of directories.
         move_lock: bool,
-        /// The directory that the walk has reached.
+        /// The directory that the walk has reached; [`WALKED`] after it.
         walk: InodeId,
         /// The directories of the two names, whatever buckets the names are in.
         source_of: InodeId,
@@ -357,7 +366,8 @@ impl Transaction {
             }
             // A directory that only gets another bucket of the same directory needs no right.
             Stage::CheckSource => {
-                let writes = self.moves_source() && self.source_of != self.dest_of;
+                let other_kind = self.other_kind().is_some();
+                let writes = self.moves_source() && self.source_of != self.dest_of && !other_kind;
                 self.check(id_of(self.source), self.source_owner_only, writes)
             }
             Stage::CheckDest => {
@@ -404,7 +414,7 @@ impl Transaction {
 
     fn hold(&self, directory: InodeId, name: Name, existing: bool, missing: bool) -> Part {
         let credentials = self.request.credentials.clone();
-        Part::Hold(Hold { directory, name, credentials, existing, missing })
+        Part::Hold(Hold { directory, name, credentials, existing, missing, tells_where: Some(true) })
     }
 
     fn check(&self, id: InodeId, owner_only: bool, write: bool) -> Part {
@@ -438,17 +448,38 @@ impl Transaction {
                 (self.source_held, self.source) = (true, held.target);
                 self.source_of = held.directory;
                 self.source_owner_only = held.owner_only;
-                if self.dest_held { self.judge() } else { self.stage = Stage::HoldDest }
+                match self.after {
+                    _ if self.dest_held => self.judge(),
+                    After::NotHeld(_) => self.stage = Stage::Cleanup,
+                    _ => self.stage = Stage::HoldDest,
+                }
             }
             (Stage::HoldDest, PeerBody::Held(held)) => {
                 (self.dest_held, self.dest) = (true, held.target);
                 self.dest_of = held.directory;
                 (self.dest_owner_only, self.dest_full) = (held.owner_only, held.full);
-                if self.source_held { self.judge() } else { self.stage = Stage::HoldSource }
+                match self.after {
+                    _ if self.source_held => self.judge(),
+                    After::NotHeld(_) => self.stage = Stage::Cleanup,
+                    _ => self.stage = Stage::HoldSource,
+                }
             }
+            (Stage::HoldSource, PeerBody::NotHeld(source)) => match self.after.clone() {
+                // What is wrong with the source comes first, if both are wrong at the same point.
+                After::NotHeld(dest) if dest.at < source.at => self.stage = Stage::Cleanup,
+                After::NotHeld(_) => self.end(After::NotHeld(source)),
+                _ if self.dest_held => self.end(After::NotHeld(source)),
+                _ => (self.stage, self.after) = (Stage::HoldDest, After::NotHeld(source)),
+            },
+            (Stage::HoldDest, PeerBody::NotHeld(dest)) => match self.after.clone() {
+                After::NotHeld(source) if source.at <= dest.at => self.stage = Stage::Cleanup,
+                After::NotHeld(_) => self.end(After::NotHeld(dest)),
+                _ if self.source_held => self.end(After::NotHeld(dest)),
+                _ => (self.stage, self.after) = (Stage::HoldSource, After::NotHeld(dest)),
+            },
             (Stage::Walk | Stage::WalkBack, PeerBody::Parent(parent)) => self.walk_to(parent.id),
             (Stage::CheckSource, _) => self.after_check_source(),
-            (Stage::CheckDest, _) => self.begin_walk(),
+            (Stage::CheckDest, _) => self.commit(),
             (Stage::RemoveDest, _) => self.stage = Stage::MoveSource,
             (Stage::MoveSource, _) => {
                 self.stage = if self.exchange() { Stage::MoveDest } else { Stage::SetDest };
@@ -500,84 +531,13 @@ impl Transaction {
         self.end(After::Refused(NotDone { errno }));
     }
 
-    /// Both names are held.
-    fn judge(&mut self) {
-        let Some(source) = self.source else { return self.fail(Errno::ENOENT) };
-        if let Some(dest) = self.dest {
-            let (from_directory, onto_directory) = (source.is_directory(), dest.is_directory());
-            if dest.id == source.id {
-                return self.end(After::Done);
-            }
-            if !self.exchange() && from_directory && !onto_directory {
-                return self.fail(Errno::ENOTDIR);
-            }
-            if !self.exchange() && !from_directory && onto_directory {
-                return self.fail(Errno::EISDIR);
-            }
-        }
-        let replaces_directory = self.dest.is_some_and(|dest| dest.is_directory());
-        if self.moves_source() && self.dest_full && !replaces_directory {
-            return self.fail(Errno::EMLINK);
-        }
-        if (self.moves_source() || self.moves_dest()) && !self.move_lock {
-            return self.end(After::Lock);
-        }
-        if self.source_owner_only || self.moves_source() {
-            self.stage = Stage::CheckSource;
-        } else {
-            self.after_check_source();
-        }
-    }
-
-    fn after_check_source(&mut self) {
-        if self.exchange() && (self.dest_owner_only || self.moves_dest()) {
-            self.stage = Stage::CheckDest;
-        } else {
-            self.begin_walk();
-        }
-    }
-
-    fn begin_walk(&mut self) {
-        if self.moves_source() {
-            self.stage = Stage::Walk;
-            self.walk_to(self.dest_name().0);
-        } else {
-            self.begin_walk_back();
-        }
-    }
-
-    fn begin_walk_back(&mut self) {
-        if self.moves_dest() {
-            self.stage = Stage::WalkBack;
-            self.walk_to(self.source_name().0);
-        } else {
-            self.commit();
-        }
-    }
-
-    fn walk_to(&mut self, directory: InodeId) {
-        let moved = if self.stage == Stage::Walk { self.source } else { self.dest };
-        if moved.is_some_and(|moved| moved.id == directory) {
-            self.fail(Errno::EINVAL);
-        } else if directory != InodeId::ROOT {
-            self.walk = directory;
-        } else if self.stage == Stage::Walk {
-            self.begin_walk_back();
-        } else {
-            self.commit();
-        }
-    }
-
-    fn commit(&mut self) {
-        let replaces = self.dest.is_some() && !self.exchange();
-        self.stage = if replaces { Stage::RemoveDest } else { Stage::MoveSource };
-    }
-
     /// The answer at the end; `None` if it begins anew.
     pub(super) fn answer(&self) -> Option<Answer> {
         match &self.after {
             After::Done => Some(Answer::Done),
-            After::Refused(NotDone { errno }) => Some(Answer::refused(*errno)),
+            After::Refused(NotDone { errno }) | After::NotHeld(NotHeld { errno, .. }) => {
+                Some(Answer::refused(*errno))
+            }
             After::Entry(Changed { attributes }) => {
                 let (id, kind) = (attributes.id, attributes.kind);
                 Some(Answer::Entry(Entry { id, kind, attributes: Some(attributes.clone()) }))

@@ -83,6 +83,7 @@ fn a_daemons_replay_of_the_records_gives_the_same_tables() {
             open: None,
             exclusive: true,
             copies: 0,
+            archived: None,
         };
         let request = Request {
             client: 1,

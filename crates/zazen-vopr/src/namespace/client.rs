@@ -53,6 +53,7 @@ fn operation(asked: Asked) -> Option<Operation> {
             open: None,
             exclusive: true,
             copies: 0,
+            archived: None,
         }),
         Asked::Remove(_) if is_directory(of) => Operation::RemoveDirectory(At { directory, name }),
         Asked::Remove(_) => Operation::Unlink(At { directory, name }),

@@ -33,6 +33,7 @@ fn create(directory: InodeId, text: &str) -> Operation {
         open: None,
         exclusive: true,
         copies: 0,
+        archived: None,
     })
 }
 

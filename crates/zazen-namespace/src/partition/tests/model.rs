@@ -29,8 +29,12 @@ pub(super) struct Row {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Model {
     pub(super) rows: BTreeMap<InodeId, Row>,
-    /// Attributes in answers are not checked: they may be those of a later moment.
+    /// Other operations go on: attributes in answers are not checked, which may be those of a later
+    /// moment.
     pub(super) loose: bool,
+    /// Inodes that other operations have removed by the time of the last answer: a change of one of
+    /// them is answered with `EIO`, if it is asked for again.
+    pub(super) gone: BTreeSet<InodeId>,
     /// Directories may be split: then the inode of an entry is in any partition.
     pub(super) splits: bool,
 }
@@ -107,7 +111,8 @@ impl Model {
     pub(super) fn new(root_mode: u32) -> Model {
         let mut root = Model::row(Kind::Directory, root_mode, (0, 0), InodeId::ROOT);
         root.links = 2;
-        Model { rows: BTreeMap::from([(InodeId::ROOT, root)]), loose: false, splits: false }
+        let rows = BTreeMap::from([(InodeId::ROOT, root)]);
+        Model { rows, loose: false, gone: BTreeSet::new(), splits: false }
     }
 
     fn row(kind: Kind, mode: u32, (uid, gid): (u32, u32), parent: InodeId) -> Row {
@@ -367,7 +372,8 @@ impl Model {
             who.need(&before, 2)?;
         }
         *self.at(set.id) = row;
-        Ok(self.is_found(set.id, answer))
+        let is_gone = self.gone.contains(&set.id) && *answer == Answer::refused(Errno::EIO);
+        Ok(is_gone || self.is_found(set.id, answer))
     }
 
     fn new_row(&self, who: &Who, directory: &Row, kind: Kind, mode: u32, parent: InodeId) -> Row {
@@ -514,25 +520,25 @@ impl Model {
         true
     }
 
-    /// What is wrong with one of the two names of a rename.
+    /// What is wrong with one of the two names of a rename, and where Linux meets it: in the walk
+    /// to the directory, at the name, or when it is to be changed.
     fn name_fails(
         &self,
         who: &Who,
         (directory, name): (InodeId, &crate::Name),
         existing: bool,
         missing: bool,
-    ) -> Option<Errno> {
-        let fails = || -> Checked<()> {
-            let row = self.directory(directory)?;
-            who.need(row, 1)?;
-            match self.find(directory, name) {
-                None if existing => return no(Errno::ENOENT),
-                Some(_) if missing => return no(Errno::EEXIST),
-                _ => {}
-            }
-            who.need(row, 2)
+    ) -> Option<(u8, Errno)> {
+        let row = match self.directory(directory) {
+            Ok(row) => row,
+            Err(errnos) => return Some((0, errnos[0])),
         };
-        fails().err().map(|errnos| errnos[0])
+        match self.find(directory, name) {
+            _ if !who.may(row, 1) => Some((0, Errno::EACCES)),
+            None if existing => Some((1, Errno::ENOENT)),
+            Some(_) if missing => Some((1, Errno::EEXIST)),
+            _ => (!who.may(row, 2)).then_some((2, Errno::EACCES)),
+        }
     }
 
     fn rename(&mut self, who: &Who, rename: &Rename, answer: &Answer) -> Checked<bool> {
@@ -549,9 +555,13 @@ impl Model {
             self.name_fails(who, from, true, false),
             self.name_fails(who, to, rename.exchange, rename.no_replace),
         ];
-        let wrong: Vec<_> = wrong.into_iter().flatten().collect();
-        if !wrong.is_empty() {
-            return Err(wrong);
+        // Of two that are met at the same point, the source's comes first. Beside other operations,
+        // both names are never looked at in one moment: each of them is right then.
+        if self.loose && wrong.iter().any(Option::is_some) {
+            return Err(wrong.into_iter().flatten().map(|(_, errno)| errno).collect());
+        }
+        if let Some((_, errno)) = wrong.into_iter().flatten().min_by_key(|(met, _)| *met) {
+            return no(errno);
         }
         let source = self.find(from.0, from.1).expect("checked");
         let dest = self.find(to.0, to.1);
@@ -559,28 +569,35 @@ impl Model {
             return Ok(*answer == Answer::Done);
         }
         let is_directory = |id: InodeId| self.rows[&id].is_directory();
-        if let Some(dest) = dest.filter(|_| !rename.exchange) {
-            match (is_directory(source), is_directory(dest)) {
-                (true, false) => return no(Errno::ENOTDIR),
-                (false, true) => return no(Errno::EISDIR),
-                _ => {}
-            }
-        }
+        let replaced = dest.filter(|_| !rename.exchange);
+        let kinds = match replaced.map(|dest| (is_directory(source), is_directory(dest))) {
+            Some((true, false)) => Some(Errno::ENOTDIR),
+            Some((false, true)) => Some(Errno::EISDIR),
+            _ => None,
+        };
         let across = from.0 != to.0;
         let swapped = dest.filter(|_| rename.exchange);
-        for (id, home) in [(Some(source), from.0), (swapped, to.0)] {
-            let Some(id) = id else { continue };
-            if self.stuck(who, &self.rows[&home], id) {
-                return no(Errno::EPERM);
-            }
-            if across && is_directory(id) {
-                who.need(&self.rows[&id], 2)?;
-            }
-        }
         let circle = is_directory(source) && self.is_below(to.0, source)
             || swapped.is_some_and(|id| is_directory(id) && self.is_below(from.0, id));
         if across && circle {
             return no(Errno::EINVAL);
+        }
+        let above = replaced.filter(|_| kinds == Some(Errno::EISDIR));
+        if across && above.is_some_and(|dest| self.is_below(from.0, dest)) {
+            return no(Errno::ENOTEMPTY);
+        }
+        let refused = replaced.filter(|_| kinds.is_some());
+        for (id, home) in [(Some(source), from.0), (swapped.or(refused), to.0)] {
+            let Some(id) = id else { continue };
+            if self.stuck(who, &self.rows[&home], id) {
+                return no(Errno::EPERM);
+            }
+            if across && is_directory(id) && kinds.is_none() {
+                who.need(&self.rows[&id], 2)?;
+            }
+        }
+        if let Some(errno) = kinds {
+            return no(errno);
         }
         if let Some(dest) = dest.filter(|_| !rename.exchange) {
             let parent = self.rows[&to.0].clone();

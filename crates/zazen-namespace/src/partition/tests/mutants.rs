@@ -17,7 +17,7 @@ fn found(bug: Mutant) -> Option<(u64, String)> {
         let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).err()?;
         Some(panic.downcast::<String>().map_or_else(|_| "a panic".into(), |text| *text))
     };
-    let Some((seed, how)) = (1..=4).find_map(|seed| Some((seed, run(seed, Some(bug))?))) else {
+    let Some((seed, how)) = (1..=16).find_map(|seed| Some((seed, run(seed, Some(bug))?))) else {
         let all = || all(Some(bug), 200);
         return std::panic::catch_unwind(all).is_err().then(|| (0, "two operations at once".into()));
     };

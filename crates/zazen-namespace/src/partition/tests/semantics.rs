@@ -2,7 +2,7 @@
 
 use super::super::{Action, Event, Partition, Restore, Settings};
 use crate::operation::*;
-use crate::{Attributes, Epoch, Errno, Incarnation, InodeId, Kind, Name, NodeNo, PartitionNo};
+use crate::{ARCHIVE, Attributes, Epoch, Errno, Incarnation, InodeId, Kind, Name, NodeNo, PartitionNo};
 use zazen_core::Credentials;
 
 pub(super) const ROOT: InodeId = InodeId::ROOT;
@@ -140,7 +140,18 @@ impl Bed {
 
 pub(super) fn new_file(directory: InodeId, text: &str, mode: u32) -> Create {
     let (kind, device, target) = (Kind::File, 0, Vec::new());
-    Create { directory, name: name(text), kind, mode, device, target, open: None, exclusive: true, copies: 0 }
+    Create {
+        directory,
+        name: name(text),
+        kind,
+        mode,
+        device,
+        target,
+        open: None,
+        exclusive: true,
+        copies: 0,
+        archived: None,
+    }
 }
 
 fn create(directory: InodeId, text: &str, mode: u32) -> Operation {
@@ -257,6 +268,70 @@ fn renames_replace_refuse_and_exchange() {
 }
 
 #[test]
+fn of_several_reasons_to_refuse_a_rename_the_answer_is_linuxs_first() {
+    let mut bed = Bed::new();
+    // Both orders of the names: which one is held first depends on them.
+    for (missing, there) in [("m", "z"), ("z0", "a0")] {
+        bed.file(ROOT, there, 0o644);
+        let keep = |from, to| Rename { no_replace: true, ..rename((ROOT, from), (ROOT, to)) };
+        bed.refused(Operation::Rename(keep(missing, there)), Errno::ENOENT);
+        bed.refused(Operation::Rename(keep(there, there)), Errno::EEXIST);
+    }
+    let (closed, open) = (bed.mkdir(ROOT, "closed", 0o700), bed.mkdir(ROOT, "open", 0o777));
+    let (fixed, d) = (bed.mkdir(ROOT, "fixed", 0o755), bed.mkdir(ROOT, "d", 0o777));
+    for (directory, text) in [(open, "f"), (fixed, "f"), (fixed, "g"), (closed, "f"), (d, "f")] {
+        bed.file(directory, text, 0o666);
+    }
+    let sub = bed.mkdir(d, "sub", 0o777);
+    bed.file(sub, "f", 0o666);
+    bed.as_user(10, 100, &[]);
+    let keep = |from, to| Operation::Rename(Rename { no_replace: true, ..rename(from, to) });
+    let swap = |from, to| Operation::Rename(Rename { exchange: true, ..rename(from, to) });
+    let plain = |from, to| Operation::Rename(rename(from, to));
+    for (operation, errno) in [
+        // A directory that the caller may not search comes first, whichever it is.
+        (plain((open, "none"), (closed, "f")), Errno::EACCES),
+        (keep((closed, "none"), (open, "f")), Errno::EACCES),
+        // Then the names: the source, and what is at the destination.
+        (plain((fixed, "none"), (open, "x")), Errno::ENOENT),
+        (plain((open, "none"), (fixed, "x")), Errno::ENOENT),
+        (keep((fixed, "f"), (open, "f")), Errno::EEXIST),
+        (keep((open, "f"), (fixed, "f")), Errno::EEXIST),
+        (keep((open, "none"), (fixed, "f")), Errno::ENOENT),
+        (swap((fixed, "f"), (open, "none")), Errno::ENOENT),
+        (swap((open, "none"), (open, "f")), Errno::ENOENT),
+        // Then whether the caller may change the directories.
+        (plain((fixed, "f"), (open, "x")), Errno::EACCES),
+        (plain((open, "f"), (fixed, "x")), Errno::EACCES),
+        // A directory onto a file in it, and a file onto a directory above it.
+        (plain((ROOT, "d"), (d, "f")), Errno::EINVAL),
+        (plain((ROOT, "d"), (sub, "f")), Errno::EINVAL),
+        (plain((d, "f"), (ROOT, "d")), Errno::ENOTEMPTY),
+        (plain((sub, "f"), (ROOT, "d")), Errno::ENOTEMPTY),
+        (plain((sub, "f"), (ROOT, "open")), Errno::EISDIR),
+    ] {
+        bed.refused(operation, errno);
+    }
+    // In a sticky directory, what the caller may not take away comes before what it is.
+    bed.as_user(0, 0, &[]);
+    let sticky = bed.mkdir(ROOT, "sticky", 0o1777);
+    bed.mkdir(sticky, "theirs", 0o777);
+    bed.file(sticky, "their-file", 0o666);
+    bed.as_user(10, 100, &[]);
+    bed.file(sticky, "mine", 0o666);
+    bed.mkdir(sticky, "my-directory", 0o777);
+    for (operation, errno) in [
+        (plain((sticky, "mine"), (sticky, "theirs")), Errno::EPERM),
+        (plain((sticky, "my-directory"), (sticky, "their-file")), Errno::EPERM),
+        (plain((sticky, "mine"), (sticky, "my-directory")), Errno::EISDIR),
+        (keep((sticky, "mine"), (sticky, "theirs")), Errno::EEXIST),
+    ] {
+        bed.refused(operation, errno);
+    }
+    bed.done(plain((sticky, "mine"), (sticky, "mine-too")));
+}
+
+#[test]
 fn permissions_are_the_kernels() {
     let mut bed = Bed::new();
     let d = bed.mkdir(ROOT, "d", 0o1777);
@@ -358,6 +433,53 @@ fn opens_hold_an_inode_and_a_truncating_open_moves_the_file() {
 }
 
 #[test]
+fn any_node_takes_over_a_file_that_the_archive_has_until_it_is_written() {
+    let mut bed = Bed::new();
+    let grant = bed.grant(Operation::Create(Create { open: Some(WRITE), ..new_file(ROOT, "f", 0o644) }));
+    let id = grant.attributes.id;
+    let commit = |bytes| Commit { id, generation: 1, bytes, blocks: 8, modified_ns: 70 };
+    bed.done(Operation::Release(Release { id, writers: 1, readers: 0, commit: Some(commit(10)) }));
+    let version = bed.stat(id).version;
+    let told = |copies: &[NodeNo], more| {
+        let copies = copies.to_vec();
+        Operation::Copied(Copied { id, generation: 1, version, copies, more })
+    };
+    let copies = |bed: &mut Bed| bed.stat(id).place.expect("a place").copies;
+    let take = |idle| Operation::TakeOver(TakeOver { id, generation: 1, idle });
+    // Whoever tells of nodes does not know of the archive, and the other way round.
+    bed.done(told(&[NodeNo(2)], None));
+    bed.done(told(&[ARCHIVE], Some(true)));
+    assert_eq!(copies(&mut bed), [NodeNo(2), ARCHIVE]);
+    bed.done(told(&[NodeNo(3)], None));
+    assert_eq!(copies(&mut bed), [ARCHIVE, NodeNo(3)]);
+    bed.done(told(&[ARCHIVE], Some(true)));
+    bed.done(told(&[], None));
+    assert_eq!(copies(&mut bed), [ARCHIVE]);
+
+    bed.node = NodeNo(4);
+    bed.refused(take(true), Errno::ESTALE);
+    bed.done(take(false));
+    let place = bed.stat(id).place.expect("a place");
+    assert!(place.holder == NodeNo(4) && place.is_archived() && place.nodes_with_copy().next().is_none());
+    bed.node = NodeNo(5);
+    bed.grant(open(id, WRITE));
+    bed.refused(take(false), Errno::EBUSY);
+    bed.done(release(id, 1, 0));
+    bed.node = NodeNo(4);
+    bed.done(Operation::Commit(commit(11)));
+    assert_eq!(copies(&mut bed), [], "the archive has other bytes");
+    bed.node = NodeNo(5);
+    bed.refused(take(false), Errno::ESTALE);
+    // The end of the file is told to nodes only.
+    bed.node = NodeNo(4);
+    let version = bed.stat(id).version;
+    let (copies, more) = (vec![ARCHIVE], Some(true));
+    bed.done(Operation::Copied(Copied { id, generation: 1, version, copies, more }));
+    bed.done(Operation::Unlink(at(ROOT, "f")));
+    assert_eq!(bed.dropped, [(NodeNo(4), id, 1)]);
+}
+
+#[test]
 fn copies_count_until_the_file_is_written_and_one_of_them_takes_over() {
     let mut bed = Bed::new();
     let grant = bed.grant(Operation::Create(Create { open: Some(WRITE), ..new_file(ROOT, "f", 0o644) }));
@@ -365,7 +487,7 @@ fn copies_count_until_the_file_is_written_and_one_of_them_takes_over() {
     let commit = |bytes, modified_ns| Commit { id, generation: 1, bytes, blocks: 8, modified_ns };
     let copied = |version, copies: &[u32]| {
         let copies = copies.iter().map(|node| NodeNo(*node)).collect();
-        Operation::Copied(Copied { id, generation: 1, version, copies })
+        Operation::Copied(Copied { id, generation: 1, version, copies, more: None })
     };
     let copies = |bed: &mut Bed| bed.stat(id).place.expect("a place").copies;
     let take = Operation::TakeOver(TakeOver { id, generation: 1, idle: false });

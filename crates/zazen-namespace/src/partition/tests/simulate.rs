@@ -9,7 +9,7 @@ use super::world::{ALL_FAULTS, Faults, NO_FAULTS, Random, World};
 use crate::operation::*;
 use crate::split::{Errand, Layouts, Next};
 use crate::{Attributes, Epoch, Incarnation, InodeId, Kind, Name, NodeNo};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use zazen_core::Credentials;
 
 const NODES: u32 = 3;
@@ -204,6 +204,7 @@ impl Simulation {
             open,
             exclusive,
             copies: 0,
+            archived: None,
         })
     }
 
@@ -413,7 +414,8 @@ impl Simulation {
         }
         let orders = orders(asked.len());
         let explains = orders.iter().find_map(|order| {
-            let mut model = Model { loose: true, ..self.model.clone() };
+            let gone = self.model.rows.keys().filter(|id| !tree.rows.contains_key(id)).copied().collect();
+            let mut model = Model { loose: true, gone, ..self.model.clone() };
             let mut states = Vec::new();
             for at in *order {
                 let (who, request) = &asked[*at];
@@ -435,7 +437,7 @@ impl Simulation {
                 let attributes = attributes_of(&answers[*at]);
                 attributes.is_none_or(|shown| states[place..].iter().any(|state| seen(state, shown)))
             });
-            model.loose = false;
+            (model.loose, model.gone) = (false, BTreeSet::new());
             (shown && model == tree).then_some(model)
         });
         match explains {

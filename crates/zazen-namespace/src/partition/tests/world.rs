@@ -364,6 +364,7 @@ impl World {
         for (directory, links) in buckets.values() {
             rows.get_mut(directory).expect("the directory of a bucket").links += links;
         }
-        Model { rows, loose: false, splits: self.settings.split_entries < u32::MAX }
+        let gone = Default::default();
+        Model { rows, loose: false, gone, splits: self.settings.split_entries < u32::MAX }
     }
 }

@@ -1,0 +1,80 @@
+//! What directories and files wish ([`Wish`]). A new file gets the wishes of the nearest directory
+//! above that has them, in the change that makes the file.
+
+use crate::handles::lock;
+use crate::looks::Looks;
+use crate::node::NamespaceNode;
+use crate::route::root;
+use crate::wish::{UNSAID, Wish};
+use std::time::{Duration, Instant};
+use zazen_namespace::operation::{Answer, Inode, Operation};
+use zazen_namespace::{Errno, InodeId};
+
+/// How long a directory's wish is remembered.
+const REMEMBERED: Duration = Duration::from_secs(2);
+/// Wishes that are remembered.
+const REMEMBERED_MAX: usize = 1 << 16;
+/// Directories above a file, at most.
+const DEPTH_MAX: usize = 4096;
+
+impl NamespaceNode {
+    /// What the directory wishes for a new file in it.
+    fn wish_in(&self, wish: Wish, directory: InodeId, looks: &mut Looks) -> Result<u8, Errno> {
+        let mut above = Vec::new();
+        let mut at = directory;
+        let wanted = loop {
+            let known = lock(&self.waiting.wishes).get(&(wish, at)).copied();
+            if let Some((wanted, _)) = known.filter(|(_, asked)| asked.elapsed() < REMEMBERED) {
+                break wanted;
+            }
+            above.push(at);
+            match self.look(looks, wish.get(at).ok_or(Errno::EIO)?) {
+                Ok(Answer::Bytes(value)) => break wish.parse(&value.bytes).unwrap_or(UNSAID),
+                Ok(_) => return Err(Errno::EIO),
+                Err(Errno::ENODATA) if at == InodeId::ROOT || above.len() > DEPTH_MAX => break UNSAID,
+                Err(Errno::ENODATA) => {}
+                Err(errno) => return Err(errno),
+            }
+            match self.look(looks, Operation::Parent(Inode { id: at }))? {
+                Answer::Entry(parent) => at = parent.id,
+                _ => return Err(Errno::EIO),
+            }
+        };
+        let mut known = lock(&self.waiting.wishes);
+        if known.len() + above.len() > REMEMBERED_MAX {
+            known.clear();
+        }
+        known.extend(above.into_iter().map(|id| ((wish, id), (wanted, Instant::now()))));
+        Ok(wanted)
+    }
+
+    /// What a new file of the directory shall say of how many nodes shall have it, 0 for nothing,
+    /// and of the archive.
+    pub(crate) fn wishes_of_new(
+        &self,
+        directory: InodeId,
+        looks: &mut Looks,
+    ) -> Result<(u8, Option<bool>), Errno> {
+        let mut wanted = |wish| match self.wish_in(wish, directory, looks) {
+            // The directory is gone, or is none: making a file there says so.
+            Err(Errno::ESTALE | Errno::ENOENT | Errno::ENOTDIR) => Ok(UNSAID),
+            wanted => wanted,
+        };
+        let copies = Some(wanted(Wish::Copies)?).filter(|copies| *copies != UNSAID).unwrap_or(0);
+        // Without an archive, nobody needs to look for the wish.
+        let archive = if self.told.archive.is_some() { wanted(Wish::Archive)? } else { UNSAID };
+        Ok((copies, (archive != UNSAID).then_some(false)))
+    }
+
+    /// What is wished for files; one result for each, in order. `ETIMEDOUT` if their partitions do
+    /// not answer.
+    pub(crate) fn wishes_of(&self, wish: Wish, ids: &[InodeId]) -> Vec<Result<u8, Errno>> {
+        let asks = ids.iter().filter_map(|id| Some((root(), wish.get(*id)?))).collect();
+        let answers = self.route(asks).into_iter().map(|answer| match answer {
+            Answer::Bytes(value) => Ok(wish.parse(&value.bytes).unwrap_or(UNSAID)),
+            Answer::Refused(refused) if refused.errno == Errno::ETIMEDOUT => Err(refused.errno),
+            _ => Ok(UNSAID),
+        });
+        answers.collect()
+    }
+}

@@ -1,0 +1,62 @@
+"""The archive, as the command shows it and waits for it."""
+
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import zazen.testing
+from zazen import namespace
+
+
+def run(daemon, *words: object, status: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [zazen.testing.program("zazen"), "namespace", *map(str, words), "--socket", daemon.socket]
+    done = subprocess.run(
+        command, env=zazen.testing.environment(), text=True, capture_output=True, timeout=100, check=False
+    )
+    assert done.returncode == status, done
+    return done
+
+
+def test_waiting_ends_when_the_archive_has_all_files_with_their_names():
+    with tempfile.TemporaryDirectory(prefix="zna-", dir="/tmp") as folder:
+        place, archive = Path(folder), Path(folder, "lustre")
+        for name in ("backing", "node", "lustre"):
+            (place / name).mkdir(mode=0o755)
+        arguments = ["--namespace", place / "data", "--namespace-format", "--namespace-root", "trust"]
+        told = ["--namespace-archive", archive, "--namespace-archive-after", "1"]
+        with zazen.testing.Daemon(place / "node", place / "backing", arguments=[*arguments, *told]) as daemon:
+            ns = namespace.Namespace(daemon.socket, umask=0o022)
+            ns.mkdir("/scratch")
+            run(daemon, "set", "/scratch", "--archive", "no")
+            assert ns.getxattr("/scratch", "user.zazen.archive") == b"no"
+            ns.makedirs("/run1/deep")
+            for number in range(20):
+                ns.write_bytes(f"/run1/deep/{number}", os.urandom(1000 + number))
+            ns.write_bytes("/scratch/f", b"not for the archive")
+            ns.write_bytes("/run1/empty", b"")
+            done = run(daemon, "archive", "--wait", "--json")
+            found = json.loads(done.stdout)
+            assert (found["waiting"], found["files"], found["names"]["lacking"]) == (0, 20, 0)
+            for number in range(20):
+                name = f"run1/deep/{number}"
+                assert (archive / name).read_bytes() == ns.read_bytes(f"/{name}")
+            assert (archive / "run1/empty").exists() and not (archive / "scratch/f").exists()
+            said = run(daemon, "archive").stdout
+            assert "20 files" in said and "0 wait" in said
+            located = json.loads(run(daemon, "locate", "/run1/deep/3", "/scratch/f", "--json").stdout)
+            assert [file["archived"] for file in located] == [True, False]
+            assert "archive" in run(daemon, "locate", "/run1/deep/3").stdout
+
+
+def test_a_daemon_without_an_archive_says_so():
+    with tempfile.TemporaryDirectory(prefix="zna-", dir="/tmp") as folder:
+        place = Path(folder)
+        for name in ("backing", "node"):
+            (place / name).mkdir()
+        arguments = ["--namespace", place / "data", "--namespace-format"]
+        with zazen.testing.Daemon(place / "node", place / "backing", arguments=arguments) as daemon:
+            namespace.Namespace(daemon.socket).listdir("/")  # it takes part by now
+            assert "archives nothing" in run(daemon, "archive", "--wait", status=1).stderr
+            assert "--copies" in run(daemon, "set", "/", status=2).stderr
