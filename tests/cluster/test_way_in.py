@@ -79,6 +79,7 @@ TAKES_NODES = {
     "load": "DIR",
     "locate": "DIR/f-1.bin",
     "ls": "DIR",
+    "namespace-archive": "",
     "namespace-balance": "",
     "namespace-leave": "n0",
     "namespace-locate": "/x",

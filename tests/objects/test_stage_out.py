@@ -116,7 +116,7 @@ def test_what_a_bucket_cannot_hold_is_named_or_counted(source, store):
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
-def test_a_run_that_ends_early_leaves_no_object(source, end):
+def test_a_run_that_ends_early_leaves_no_part_of_an_object(source, end):
     put(source, {"large": LARGE})
     with Hostile({}) as server:
 
@@ -133,8 +133,11 @@ def test_a_run_that_ends_early_leaves_no_object(source, end):
         run.send_signal(end)
         ended.set()
         assert run.wait(200) != 0
-        assert not server.objects
-        if end == signal.SIGINT:
+        if end == signal.SIGKILL:
+            assert not server.objects
+        else:
+            # A file whose last part was under way may be whole by then.
+            assert server.objects in ({}, {"out/large": LARGE})
             wait_for(lambda: not server.uploads, "the parts to be dropped", 100)
 
 
