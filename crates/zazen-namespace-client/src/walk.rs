@@ -75,9 +75,7 @@ impl Namespace {
         let mut here = InodeId::ROOT;
         let mut links = 0;
         // Until the last name itself leads elsewhere, one step left means: `here` is `above`.
-        // `above` of `d/.` is `d`, but the last name is `d`.
-        let names_above = last_of(path) != b"." && matches!(left.back(), Some(Step::Down(_)));
-        let mut is_above = who.is_none() && names_above;
+        let mut is_above = who.is_none() && matches!(left.back(), Some(Step::Down(_)));
         if is_above
             && left.len() > 1
             && let Some(known) = self.known().get(above)
@@ -347,11 +345,18 @@ fn ends_in_directory(path: &[u8]) -> bool {
     path.ends_with(b"/") || last_of(path) == b"."
 }
 
-/// What stands before the last name of a path: the directory that the name is in.
+/// What stands before the last name of a path: the directory that the name is in. As in [`steps`],
+/// `.` is no name.
 pub(crate) fn directory_of(path: &[u8]) -> &[u8] {
-    let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |end| end + 1);
-    let slash = path[..end].iter().rposition(|byte| *byte == b'/');
-    slash.map_or(b"", |slash| &path[..slash])
+    let mut rest = path;
+    loop {
+        let end = rest.iter().rposition(|byte| *byte == b'/');
+        let (above, last) = end.map_or((&rest[..0], rest), |slash| (&rest[..slash], &rest[slash + 1..]));
+        if end.is_none() || !matches!(last, b"" | b".") {
+            return above;
+        }
+        rest = above;
+    }
 }
 
 #[cfg(test)]
@@ -383,5 +388,10 @@ mod tests {
         check("/a", "");
         check("a", "");
         check("/", "");
+        check("/a/d/.", "/a");
+        check("/a/d/.//./", "/a");
+        check("/a/./d", "/a/.");
+        check("/a/.d", "/a");
+        check(".", "");
     }
 }

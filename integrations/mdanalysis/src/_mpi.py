@@ -316,9 +316,9 @@ def _replay_rmsf(analysis: RMSF, frames: np.ndarray, shares: np.ndarray, togethe
 def _rounds(shares: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
     """Cuts the run where a rank would have more than ``most`` frames: begin and end of each
     part."""
-    begin = 0
+    begin, ranks = 0, int(shares.max(initial=0)) + 1
     while begin < len(shares):
-        ahead = shares[begin : begin + most * (int(shares.max()) + 1)]
+        ahead = shares[begin : begin + most * ranks]
         # How many frames before this one the same rank has.
         order = np.argsort(ahead, kind="stable")
         first = np.searchsorted(ahead[order], ahead[order], side="left")

@@ -87,7 +87,8 @@ fn take_in(node: &Arc<Node>, caller: &Caller, ask: &Push, bytes: u64, bulk: &mut
     // What its settings say of an object store's owner is about reading. Who may write there, only
     // the store knows, so nobody is believed but an operator.
     if at.root.owner.is_some() && !pusher.operator {
-        let why = "frames of an object store are pushed with the cluster's key only";
+        let why = "only root, the daemon's user and holders of the cluster's key push frames of an object \
+                   store: give --key";
         return Err(Error::new(ErrorKind::PermissionDenied, why));
     }
     let mut intake = Intake::new(ask.clone(), bytes, pusher, at.beneath.clone());
