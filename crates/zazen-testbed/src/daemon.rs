@@ -241,7 +241,6 @@ pub(crate) fn wait_for<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn flags_are_spelled_as_the_daemon_reads_them() {
@@ -269,11 +268,16 @@ mod tests {
     }
 
     /// Starts a shell script in the daemon's place.
+    ///
+    /// A process of its own writes the script. Were it open for writing in this process, a process that another test
+    /// starts at that moment would inherit the descriptor until it calls `exec`, and the kernel would refuse to run the
+    /// script (ETXTBSY).
     fn start(script: &str) -> Result<Daemon> {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("zazend");
-        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$0\" && chmod 755 \"$0\"";
+        let written = Command::new("/bin/sh").args(["-c", write]).arg(&program).arg(script).status().unwrap();
+        assert!(written.success());
         Daemon::start(&program, &Launch::new("/c", "/b", "/s"), folder.path())
     }
 
