@@ -19,6 +19,7 @@ pub mod source;
 pub mod source_stat;
 pub mod survey;
 pub mod trajectory;
+pub mod varint;
 
 /// The TCP port of a daemon where none is written.
 pub const DEFAULT_PORT: u16 = 7345;

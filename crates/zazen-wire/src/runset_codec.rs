@@ -19,6 +19,7 @@
 //! in both forms). Equal sets that were built in different ways may differ in their bytes.
 
 use zazen_core::runset::{NUMBER_MAX, Segment};
+use zazen_core::varint::put_varint;
 use zazen_core::{Error, ErrorKind, Result, Run, RunSet};
 
 /// The version that this build writes and the only one that it reads.
@@ -380,14 +381,6 @@ fn each_bit(words: &[u64], mut take: impl FnMut(u64)) {
 
 fn varint_len(value: u64) -> usize {
     (70 - (value | 1).leading_zeros() as usize) / 7
-}
-
-fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
 }
 
 struct Input<'a> {

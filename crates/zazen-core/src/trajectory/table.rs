@@ -8,12 +8,13 @@
 //! Invariant: all frames have at least one byte, and each ends before 2⁶³.
 
 mod gaps;
-mod varint;
-
-use gaps::Gaps;
-use varint::{BLOCK, put_varint, take_varint, unzigzag, zigzag};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::varint::{put_varint, take_varint, unzigzag, zigzag};
+use gaps::Gaps;
+
+/// Frames in a block of unequal lengths, or of frames that lie apart.
+const BLOCK: usize = 64;
 
 /// Frames `frame ..` to the next block: the first begins at `offset` and has `length` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,8 @@
 //! the one before. The table stores the change as a varint: mostly one byte a frame. 64 frames make
 //! a block, as in the table of lengths.
 
-use super::varint::{BLOCK, put_varint, take_varint, unzigzag, zigzag};
+use super::BLOCK;
+use crate::varint::{put_varint, take_varint, unzigzag, zigzag};
 
 /// The shift of a block's first frame, and where the varints of the others begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
