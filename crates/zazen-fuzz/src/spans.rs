@@ -1,7 +1,7 @@
 //! Files of spans: what is read of them can be written and read again.
 
 use crate::targets::take;
-use zazen_spans::{Block, HEAD_BYTES, Head, ROW_BYTES, Row, Span, read_lines};
+use zazen_spans::{Block, HEAD_BYTES, Head, Row, Span, read_lines};
 use zazen_wire::checksum::crc32c;
 
 /// The first byte says what follows: a block as it is, one whose checksums are made right, or
@@ -22,7 +22,7 @@ fn block(bytes: &[u8]) -> Option<Vec<Span>> {
     let mut found = Vec::new();
     let read = head.body(body, &mut found);
     assert!(read.is_ok() || found.is_empty(), "spans of a block that is refused");
-    assert!(found.len() <= body.len() / ROW_BYTES);
+    assert!(found.len() <= body.len());
     read.ok()?;
     found.iter().for_each(|span| assert_eq!(again(span).as_ref(), Some(span)));
     Some(found)

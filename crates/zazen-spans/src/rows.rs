@@ -1,11 +1,14 @@
 //! Files of spans as daemons write them: blocks of rows of one size (docs/formats/spans.md).
 //!
 //! A block stands for itself: it has the names that its rows use. So a writer keeps no more than a
-//! block, and a reader checks each one as a whole.
+//! block, and a reader checks each one as a whole. A row has only what differs from the row before:
+//! 6 to 12 bytes where the words would be 64. Memory that is new to a machine costs more than that
+//! work does.
 
 use crate::span::{Span, VERSION};
 use crate::text::Text;
 use std::collections::BTreeMap;
+use zazen_core::varint::{put_varint, take_varint, unzigzag, zigzag};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_wire::checksum::crc32c;
 
@@ -13,12 +16,12 @@ use zazen_wire::checksum::crc32c;
 pub const SUFFIX: &str = ".spans";
 /// Bytes of a block's head.
 pub const HEAD_BYTES: usize = 32;
-/// Bytes of a row.
-pub const ROW_BYTES: usize = 64;
+/// A row as numbers: see [`Block::add_words`].
+pub type Words = [u64; 8];
 /// Bytes of a caller.
 const CALLER_BYTES: usize = 16;
 /// What a block begins with; the last byte is the format's version.
-const MAGIC: [u8; 8] = *b"zzspans1";
+const MAGIC: [u8; 8] = *b"zzspans2";
 /// Rows of a block, at most.
 const ROWS_MAX: usize = 1 << 16;
 /// Texts of a block, at most: a row's numbers have 16 bits.
@@ -70,6 +73,9 @@ pub struct Block {
     node: String,
     /// Room for the head, then rows.
     bytes: Vec<u8>,
+    rows: usize,
+    /// The last row's; zeros before the first.
+    last: Words,
     callers: BTreeMap<u64, u32>,
     caller_bytes: Vec<u8>,
     texts: BTreeMap<String, u16>,
@@ -83,6 +89,8 @@ impl Block {
         let mut block = Block {
             node: node.to_owned(),
             bytes: vec![0; HEAD_BYTES],
+            rows: 0,
+            last: Words::default(),
             callers: BTreeMap::new(),
             caller_bytes: Vec::new(),
             texts: BTreeMap::new(),
@@ -135,8 +143,20 @@ impl Block {
 
     /// Adds a row whose words are there already: the numbers of [`Row`] in their order, then
     /// [`Row::numbers`].
-    pub fn add_words(&mut self, words: [u64; ROW_BYTES / 8]) {
-        self.bytes.extend_from_slice(words.map(u64::to_le_bytes).as_flattened());
+    pub fn add_words(&mut self, words: Words) {
+        let at = self.bytes.len();
+        // A bit for each word that differs.
+        let mut differing = 0;
+        self.bytes.push(differing);
+        for (bit, (word, last)) in words.iter().zip(self.last).enumerate() {
+            if *word != last {
+                differing |= 1 << bit;
+                put_varint(&mut self.bytes, zigzag(word.wrapping_sub(last) as i64));
+            }
+        }
+        self.bytes[at] = differing;
+        self.last = words;
+        self.rows += 1;
     }
 
     /// Whether it must be taken before another row is made.
@@ -146,23 +166,20 @@ impl Block {
 
     /// Whether so many rows more can be made, each with texts and a caller of its own.
     pub fn has_room(&self, rows: usize) -> bool {
-        self.rows() + rows <= ROWS_MAX
+        self.rows + rows <= ROWS_MAX
             && self.texts.len() + TEXTS_OF_ROW * rows <= TEXTS_MAX
             && self.text_bytes.len() < TEXT_BYTES_ENOUGH
     }
 
     /// Whether it has no row.
     pub fn is_empty(&self) -> bool {
-        self.rows() == 0
-    }
-
-    fn rows(&self) -> usize {
-        (self.bytes.len() - HEAD_BYTES) / ROW_BYTES
+        self.rows == 0
     }
 
     /// Its bytes, for `take`; then it is empty.
     pub fn take<T>(&mut self, take: impl FnOnce(&[u8]) -> T) -> T {
-        let rows = self.rows();
+        let rows = std::mem::take(&mut self.rows);
+        self.last = Words::default();
         for part in [&self.caller_bytes, &self.lengths, &self.text_bytes] {
             self.bytes.extend_from_slice(part);
         }
@@ -227,11 +244,12 @@ impl Head {
             texts: size(20),
             checksum: number(24),
         };
-        let fixed = head.rows.checked_mul(ROW_BYTES).and_then(|rows| {
-            let callers = head.callers.checked_mul(CALLER_BYTES)?;
-            rows.checked_add(callers)?.checked_add(head.texts.checked_mul(4)?)
-        });
-        let fits = fixed.is_some_and(|fixed| fixed <= head.body_bytes) && head.body_bytes <= BODY_BYTES_MAX;
+        // A row has a byte at least.
+        let least = head
+            .callers
+            .checked_mul(CALLER_BYTES)
+            .and_then(|callers| callers.checked_add(head.texts.checked_mul(4)?)?.checked_add(head.rows));
+        let fits = least.is_some_and(|least| least <= head.body_bytes) && head.body_bytes <= BODY_BYTES_MAX;
         if !fits || head.rows > ROWS_MAX || head.texts > TEXTS_MAX {
             return Err(corrupt("the block's head has sizes that no daemon writes"));
         }
@@ -244,9 +262,16 @@ impl Head {
         if body.len() != self.body_bytes || crc32c(body) != self.checksum {
             return Err(corrupt("the block is damaged: its checksum is another one"));
         }
-        let (rows, rest) = body.split_at(self.rows * ROW_BYTES);
-        let (callers, rest) = rest.split_at(self.callers * CALLER_BYTES);
-        let (lengths, mut rest) = rest.split_at(self.texts * 4);
+        let mut rows = Vec::with_capacity(self.rows);
+        let mut at = 0;
+        let mut last = Words::default();
+        for _ in 0..self.rows {
+            last = next_row(body, &mut at, last).ok_or_else(|| corrupt("a row of the block is cut"))?;
+            rows.push(last);
+        }
+        let short = || corrupt("the block is shorter than what it says it has");
+        let (callers, rest) = body[at..].split_at_checked(self.callers * CALLER_BYTES).ok_or_else(short)?;
+        let (lengths, mut rest) = rest.split_at_checked(self.texts * 4).ok_or_else(short)?;
         let mut texts = Vec::with_capacity(self.texts);
         for length in lengths.as_chunks::<4>().0 {
             let bytes = u32::from_le_bytes(*length) as usize;
@@ -273,25 +298,24 @@ impl Head {
         let node = text(0)?;
         let before = into.len();
         into.reserve(self.rows);
-        for row in rows.chunks_exact(ROW_BYTES) {
-            let last = words(row, 7);
+        for [start_ns, duration_ns, queue_ns, bytes_in, bytes_out, bytes_moved, id, last] in rows {
             let made = (|| {
                 let no_caller = || corrupt("the block names a caller that it does not have");
                 let (connection, peer) = callers.get(last as u32 as usize).ok_or_else(no_caller)?;
                 Ok(Span {
                     v: VERSION,
-                    start_ns: words(row, 0),
-                    duration_ns: words(row, 1),
-                    queue_ns: words(row, 2),
+                    start_ns,
+                    duration_ns,
+                    queue_ns,
                     node: node.clone(),
                     op: text(last >> 32 & 0xffff)?,
-                    bytes_in: words(row, 3),
-                    bytes_out: words(row, 4),
-                    bytes_moved: words(row, 5),
+                    bytes_in,
+                    bytes_out,
+                    bytes_moved,
                     connection: *connection,
                     peer: peer.clone(),
                     outcome: text(last >> 48)?,
-                    id: words(row, 6),
+                    id,
                 })
             })();
             match made {
@@ -304,6 +328,18 @@ impl Head {
         }
         Ok(())
     }
+}
+
+/// The words of the row that begins at `at`, where `last` are those of the row before.
+fn next_row(bytes: &[u8], at: &mut usize, mut last: Words) -> Option<Words> {
+    let differing = *bytes.get(*at)?;
+    *at += 1;
+    for (bit, word) in last.iter_mut().enumerate() {
+        if differing >> bit & 1 == 1 {
+            *word = word.wrapping_add(unzigzag(take_varint(bytes, at)?) as u64);
+        }
+    }
+    Some(last)
 }
 
 fn corrupt(why: impl Into<String>) -> Error {
@@ -366,16 +402,16 @@ mod tests {
     /// Bytes that lie in users' files: a change of them needs another version.
     #[test]
     fn golden_block() {
-        let bytes = taken(&[span(0)]);
+        let second = Span { duration_ns: 41_700, id: span(0).id + 1, ..span(2_500) };
+        let bytes = taken(&[span(0), second]);
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        // Made by Python's struct and a CRC-32C bit by bit.
-        let head = "7a7a7370616e733178000000010000000100000004000000798c8115ca352c8f";
-        let row = "00002a36fe9c971710a4000000000000e803000000000000b08f060000000000\
-                   030000000000000005000000000000000a000000120000000000000002000300";
+        // Made by a Python program of its own: struct, a CRC-32C bit by bit, numbers by division.
+        let head = "7a7a7370616e733260000000020000000100000004000000d0dd878df9768e83";
+        let rows = "ff8080d0e2c6bfce972fa09005d00fe0be34060a94808080c00480808080c0808003438827d70402";
         let callers = "07000000000000000100000000000000";
         let lengths = "02000000090000000b00000002000000";
         let texts: String = "n01000:4711frames.pushok".bytes().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, format!("{head}{row}{callers}{lengths}{texts}"));
+        assert_eq!(hex, format!("{head}{rows}{callers}{lengths}{texts}"));
     }
 
     proptest! {
@@ -455,12 +491,13 @@ mod tests {
         check(&|bytes| bytes[7] = b'9', "version 9");
         check(&|bytes| bytes[12] ^= 1, "head is damaged");
         check(&|bytes| bytes[40] ^= 1, "checksum");
+        check(&|bytes| bytes[7] = b'1', "version 1");
         let told = |bytes: &mut Vec<u8>, at: usize, number: u32| {
             bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
             let checksum = crc32c(&bytes[..28]);
             bytes[28..32].copy_from_slice(&checksum.to_le_bytes());
         };
-        for (at, number) in [(8, u32::MAX), (12, u32::MAX), (16, u32::MAX), (20, u32::MAX), (12, 3)] {
+        for (at, number) in [(8, u32::MAX), (12, u32::MAX), (16, u32::MAX), (20, u32::MAX), (12, 1_000)] {
             check(&|bytes| told(bytes, at, number), "no daemon writes");
         }
     }
