@@ -1,9 +1,10 @@
 """Builds the wheel: cargo builds the native parts in one go, and this file puts them where they
 belong.
 
-The wheel holds the Python package, the programs `zazen` and `zazend`, the C library with its
-headers, the plug-ins with their headers, the runtime of plug-ins' clients, the preload library, the
-systemd unit, the kit for Slurm, completions of `zazen` for shells, and its man pages.
+The wheel holds the Python package, the programs `zazen`, `zazend` and `zazen-objects`, the C
+library with its headers, the plug-ins with their headers, the runtime of plug-ins' clients, the
+preload library, the systemd unit, the kit for Slurm, completions of `zazen` for shells, and its man
+pages.
 
 `ZAZEN_PROFILE` names the cargo profile; without it, it is `release`. `ZAZEN_TARGET` names another
 target than this machine's, as cargo-zigbuild spells it (`make wheel` sets it). A profile or a
@@ -11,7 +12,9 @@ target has one folder below cargo's target folder, so what cargo has built there
 again.
 
 If `ZAZEN_BUILT` is set, cargo has built all parts, and the wheel takes what is there:
-scripts/install.py sets it. Such a wheel stays on this machine, so it is not compressed.
+scripts/install.py sets it. Such a wheel stays on this machine, so it is not compressed, and it
+leaves out `zazen-objects`, whose 170 crates only `make objects` compiles
+(docs/decisions/0011-object-stores.md).
 """
 
 import functools
@@ -33,6 +36,7 @@ ROOT = Path(__file__).resolve().parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PARTS, VERSION = PROJECT["tool"]["zazen"], PROJECT["project"]["version"]
 BUILT = bool(os.environ.get("ZAZEN_BUILT"))
+OBJECTS = [] if BUILT else ["zazen-objects"]
 sys.path.insert(0, str(ROOT / "scripts"))
 import places  # noqa: E402, isort: skip
 from c_library import lay_out  # noqa: E402, isort: skip
@@ -43,14 +47,22 @@ def build() -> Path:
     """Builds all native parts and returns the folder that holds them."""
     profile, target = os.environ.get("ZAZEN_PROFILE", "release"), os.environ.get("ZAZEN_TARGET")
     if not BUILT:
-        run_cargo(profile, target)
+        run_cargo(profile, target, [word for name in PARTS["packages"] for word in ("--package", name)])
     return places.built(profile, target)
 
 
-def run_cargo(profile: str, target: str | None) -> None:
+@functools.cache
+def build_objects() -> Path:
+    """Builds zazen-objects, a workspace of its own, and returns the folder that holds it."""
+    profile, target = os.environ.get("ZAZEN_PROFILE", "release"), os.environ.get("ZAZEN_TARGET")
+    where = ["--manifest-path", "crates/zazen-objects/Cargo.toml", "--target-dir", "target/objects"]
+    run_cargo(profile, target, where)
+    return places.objects(profile, target)
+
+
+def run_cargo(profile: str, target: str | None, what: list[str]) -> None:
     """Lets cargo build what the wheel holds."""
-    command = ["cargo", "zigbuild" if target else "build", "--locked", "--profile", profile]
-    command += [word for package in PARTS["packages"] for word in ("--package", package)]
+    command = ["cargo", "zigbuild" if target else "build", "--locked", "--profile", profile, *what]
     if target:
         command += ["--target", target]
     try:
@@ -98,6 +110,8 @@ class BuildScripts(build_scripts):
         built = build()
         for program in PARTS["programs"]:
             copy_stripped(built / program, Path(self.build_dir, program))
+        for program in OBJECTS:
+            copy_stripped(build_objects() / program, Path(self.build_dir, program))
 
 
 class InstallData(install_data):
@@ -122,7 +136,7 @@ class InstallData(install_data):
 
 setup(
     ext_modules=[Extension("zazen._zazen", sources=[], py_limited_api=True)],
-    scripts=PARTS["programs"],
+    scripts=PARTS["programs"] + OBJECTS,
     data_files=[("share/zazen", PARTS["share"]), ("share/zazen/slurm", PARTS["slurm"])],
     cmdclass={"build_ext": BuildExt, "build_scripts": BuildScripts, "install_data": InstallData},
     options={"bdist_wheel": {"py_limited_api": "cp311", "compression": "stored" if BUILT else "deflated"}},

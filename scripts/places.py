@@ -9,7 +9,16 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def built(profile: str, target: str | None = None) -> Path:
     """The folder into which cargo builds with this profile, for this machine or another target."""
-    folder = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    return folder_of(Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")), profile, target)
+
+
+def objects(profile: str, target: str | None = None) -> Path:
+    """The same for the workspace of zazen-objects."""
+    return folder_of(ROOT / "target/objects", profile, target)
+
+
+def folder_of(folder: Path, profile: str, target: str | None) -> Path:
+    """Where in its target folder cargo puts what it builds."""
     if target:
         # The glibc version behind the target's name is zig's business.
         folder /= target.rpartition("-gnu")[0] + "-gnu"

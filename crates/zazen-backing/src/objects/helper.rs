@@ -49,7 +49,8 @@ pub fn program() -> Result<PathBuf> {
         ErrorKind::Config,
         format!(
             "object stores are read and written by the program {PROGRAM}, and there is no {}; install it \
-             (the packages have it, `make objects` builds it), or set ${PROGRAM_VARIABLE} to its path",
+             (the packages and the wheel have it, `make objects` builds it), or set ${PROGRAM_VARIABLE} to \
+             its path",
             beside.display()
         ),
     ))
