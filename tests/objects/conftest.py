@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import signed
 import zazen
 import zazen.testing
 
@@ -36,6 +37,8 @@ class Store:
     """One bucket of an S3 server that can be killed and started again (it is empty then)."""
 
     bucket = "data"
+    #: What the server's clients have in their environment.
+    keys = KEYS
 
     def __init__(self) -> None:
         self.port = 0
@@ -93,6 +96,17 @@ def store(_server: Store, tmp_path: Path) -> Store:
     """The server, with an empty prefix of this test's own: `store.prefix`."""
     _server.prefix = tmp_path.name
     return _server
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[signed.Gateway]:
+    """A server that checks signatures, in place of moto, which believes all of them."""
+    program = signed.program()
+    if program is None:
+        pytest.skip("no versitygw: scripts/install-versitygw.sh builds it")
+    with signed.Gateway(program, tmp_path) as running:
+        running.prefix = "p"
+        yield running
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
 //! A bucket of a real object store as a backing store under test. `$ZAZEN_TEST_S3` is the address
 //! (`127.0.0.1:PORT`) of an S3 server, and `$ZAZEN_OBJECTS` the program that reads it; the
-//! credentials are in the environment, too. tests/objects/test_contract.py sets all of them.
+//! credentials are in the environment, too. If the server checks signatures,
+//! `$ZAZEN_TEST_S3_SIGNER` is the address of a proxy that signs what this file asks for.
+//! tests/objects/test_contract.py sets all of them.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -51,13 +53,16 @@ impl Mirror {
         let mut now = HashMap::new();
         collect(&self.root, "", &mut now);
         let mut put = self.put.lock().unwrap();
+        // What is in a folder goes before it, and what takes a name comes after what had it.
+        let mut gone: Vec<_> = put.keys().filter(|name| !now.contains_key(*name)).collect();
+        gone.sort_unstable();
+        for name in gone.into_iter().rev() {
+            request("DELETE", &format!("{}/{name}", self.prefix), b"");
+        }
         for (name, bytes) in &now {
             if put.get(name) != Some(bytes) {
                 request("PUT", &format!("{}/{name}", self.prefix), bytes);
             }
-        }
-        for name in put.keys().filter(|name| !now.contains_key(*name)) {
-            request("DELETE", &format!("{}/{name}", self.prefix), b"");
         }
         *put = now;
     }
@@ -82,7 +87,7 @@ fn request(method: &str, key: &str, body: &[u8]) {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     let plain = |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
     let key: String = key.bytes().map(plain).collect();
-    let server = server().unwrap();
+    let server = std::env::var("ZAZEN_TEST_S3_SIGNER").ok().or_else(server).unwrap();
     let mut stream = TcpStream::connect(&server).unwrap();
     let length = body.len();
     let head = format!(
