@@ -56,6 +56,14 @@ def test_evict_and_load_again(pushed):
     assert read(pushed, "load", pushed.dataset, "--frames", "0-3", "--nodes", pushed.nodes)["loaded"] == 4
 
 
+def test_evicting_some_small_frames_says_when_their_room_is_free(pushed):
+    done = pushed.tool("evict", pushed.dataset, "--frames", "0-3")
+    assert "4 frames evicted, 0 B freed" in done.stdout and "small frames share files" in done.stderr
+    done = pushed.tool("evict", pushed.dataset)
+    assert f"{FRAMES - 4} frames evicted" in done.stdout and ", 0 B freed" not in done.stdout
+    assert done.stderr == ""
+
+
 def test_load_says_that_there_are_no_frames(pushed):
     folder = pushed.dataset.parent / "classes"
     (folder / "cat").mkdir(parents=True)

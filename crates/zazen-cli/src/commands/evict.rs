@@ -71,6 +71,11 @@ pub(crate) fn run(arguments: &Evict) -> Result<Done> {
                 human_bytes(bytes),
                 nodes.len()
             ));
+            if frames > 0 && bytes == 0 {
+                output::note(
+                    "small frames share files; such a file's room is free when all its frames are gone",
+                );
+            }
         }
     }
     let command = format!("zazen evict {}", arguments.dataset.display());
