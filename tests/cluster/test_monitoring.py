@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -98,6 +99,36 @@ def test_durations_are_counted(nodes):
         label = label.strip("{}")
         everything = f'{name}_bucket{{le="+Inf"{"," + label if label else ""}}} {count}\n'
         assert everything in page, everything
+
+
+def test_the_largest_datasets_are_named_where_the_administrator_asks_for_it(tmp_path):
+    backing = tmp_path / "backing"
+    # Quotes and ends of lines stay within their label.
+    names = ["small", 'mid"dle', "la\nrge"]
+    for size, name in enumerate(names, 1):
+        (backing / name).mkdir(parents=True)
+        for number in range(size):
+            (backing / name / f"f-{number}.bin").write_bytes(bytes(200_000))
+    settings = tmp_path / "settings.toml"
+    settings.write_text("metrics_datasets = 0\n")
+    arguments = ["--metrics", "127.0.0.1:0", "--config", settings]
+    with zazen.testing.Daemon(tmp_path, backing, arguments) as daemon:
+        for name in names:
+            with zazen.open(str(backing / name), socket=str(daemon.socket)) as opened:
+                assert len(list(opened.frames())) > 0
+        url = f"http://{json.loads((tmp_path / 'log.ready').read_text())['metrics']}/metrics"
+        page = get(url)[1]
+        assert "\nzazen_datasets 3\n" in page and "dataset=" not in page and "small" not in page
+        settings.write_text("metrics_datasets = 2\n")
+        daemon.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "dataset=" in get(url)[1], "the largest datasets", 60)
+        page = get(url, OPEN_METRICS)[1]
+        large = str(backing / "la").replace("\n", "\\n") + "\\nrge"
+        assert f'zazen_dataset_alien_frames{{dataset="{large}",series="f-{{n}}.bin"}} 3\n' in page, page
+        assert f'zazen_dataset_scans{{dataset="{backing}/mid\\"dle",series="f-{{n}}.bin"}} 0\n' in page
+        assert "\nzazen_datasets 3\n" in page and "small" not in page
+    with pytest.raises(RuntimeError, match="metrics_datasets 1001: give a number from 1 to 1000"):
+        zazen.testing.Daemon(tmp_path, backing, ["--metrics-datasets", 1001]).start()
 
 
 def test_promtool_has_nothing_to_say_of_the_page(nodes):

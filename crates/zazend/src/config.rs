@@ -22,6 +22,8 @@ pub use zazen_frames::stale::Validate;
 
 /// Fetches from the backing store at once where nothing else is said.
 pub const DEFAULT_FETCHERS: usize = 8;
+/// Datasets that the metrics may name: a monitoring keeps a series of numbers for each.
+const METRICS_DATASETS_MAX: usize = 1000;
 /// Share of the file system's free space that the budget takes where none is given.
 pub const DEFAULT_BUDGET_PERCENT: u64 = 80;
 
@@ -87,6 +89,10 @@ pub struct Args {
     /// Serve Prometheus metrics at http://HOST:PORT/metrics; port 0 picks one [default: off]
     #[arg(long, value_name = "HOST:PORT")]
     pub metrics: Option<String>,
+    /// The metrics name the N datasets with most bytes; without it they name none, because nobody
+    /// proves there who he is [default: 0]
+    #[arg(long, value_name = "N")]
+    pub metrics_datasets: Option<usize>,
     /// Name of this node in messages and in `zazen status` [default: the host name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
@@ -184,6 +190,7 @@ struct File {
     #[serde(default)]
     dataset_budget: OneOrMany<String>,
     metrics: Option<String>,
+    metrics_datasets: Option<usize>,
     name: Option<String>,
     log: Option<String>,
     readers: Option<toml::Value>,
@@ -271,6 +278,8 @@ pub struct Config {
     pub quotas: QuotaSettings,
     /// `host:port` of the metrics page.
     pub metrics: Option<String>,
+    /// Datasets that the metrics name.
+    pub metrics_datasets: usize,
     /// Name of this node.
     pub name: String,
     /// What is logged; [`check_log`] has passed it.
@@ -398,6 +407,10 @@ impl Config {
                 .or(file.metrics)
                 .map(|addr| checked_addr("metrics", addr))
                 .transpose()?,
+            metrics_datasets: match args.metrics_datasets.or(file.metrics_datasets) {
+                None | Some(0) => 0,
+                named => bounded("metrics_datasets", named, 0, METRICS_DATASETS_MAX)?,
+            },
             name: args.name.clone().or(file.name).unwrap_or_else(host_name),
             log: check_log(args.log.clone().or(file.log))?,
             readers: parse_readers(readers.as_deref())?,

@@ -5,6 +5,7 @@ use crate::latency::Histogram;
 use crate::node::Node;
 use crate::node_store::DiskState;
 use crate::quotas::{self, Row, Whose};
+use crate::status::parts;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -16,6 +17,7 @@ use std::sync::{Arc, Weak};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_http::{Page, Request, Responder};
 use zazen_plugins::PluginReport;
+use zazen_store::DatasetSummary;
 
 /// A running metrics page; it ends when dropped.
 pub struct MetricsPage {
@@ -158,6 +160,7 @@ impl Collector for NodeCollector {
         }
         encode_disks(&mut encoder, &disks)?;
         encode_quotas(&mut encoder, &quotas::report(&node))?;
+        encode_datasets(&mut encoder, &node)?;
         let plugins = node.plugins.get().and_then(Weak::upgrade);
         plugins.map_or(Ok(()), |plugins| encode_plugins(&mut encoder, &plugins.reports()))
     }
@@ -181,6 +184,38 @@ fn encode_quotas(
                 Whose::Folder(path) => ("folder", path.clone()),
             };
             ConstGauge::new(bytes as i64).encode(family.encode_family(&[label])?)?;
+        }
+    }
+    Ok(())
+}
+
+/// How many datasets there are, and as many of the largest as the settings allow, by name.
+fn encode_datasets(
+    encoder: &mut DescriptorEncoder<'_>,
+    node: &Node,
+) -> std::result::Result<(), std::fmt::Error> {
+    let mut all = node.store.datasets();
+    gauge(encoder, "datasets", "Datasets with cached frames", all.len() as u64)?;
+    all.sort_by(|one, other| (other.bytes, &one.dataset).cmp(&(one.bytes, &other.dataset)));
+    all.truncate(node.config().metrics_datasets);
+    let named = all.iter().map(|dataset| {
+        let (directory, series) = parts(&dataset.dataset);
+        let path = node.roots.spelled(&directory).unwrap_or_else(|| directory.to_string());
+        (dataset, path, series)
+    });
+    let named: Vec<_> = named.collect();
+    type Value = fn(&DatasetSummary) -> u64;
+    let gauges: [(&str, &str, Value); 4] = [
+        ("dataset_bytes", "Bytes that a dataset takes on this node's disks", |one| one.bytes),
+        ("dataset_native_frames", "Its frames that were pushed here", |one| one.natives),
+        ("dataset_alien_frames", "Its frames that were fetched here", |one| one.aliens),
+        ("dataset_scans", "Scans of it under way", |one| one.scans.into()),
+    ];
+    for (name, help, value) in gauges.into_iter().filter(|_| !named.is_empty()) {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (dataset, path, series) in &named {
+            let labels = [("dataset", path.as_str()), ("series", series.as_str())];
+            ConstGauge::new(value(dataset) as i64).encode(family.encode_family(&labels)?)?;
         }
     }
     Ok(())

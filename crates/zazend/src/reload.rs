@@ -159,6 +159,7 @@ fn merge(now: &Config, new: Config, has_key: bool, outcome: &mut Outcome) -> Con
         free_floor_bytes,
         quotas,
         metrics,
+        metrics_datasets,
         name,
         log,
         readers,
@@ -239,6 +240,7 @@ fn merge(now: &Config, new: Config, has_key: bool, outcome: &mut Outcome) -> Con
     goes.look("readers", |config| &config.readers, &readers, readers_text);
     goes.look("validate", |config| &config.validate, &validate, |it| format!("{it:?}").to_lowercase());
     goes.look("fetchers", |config| &config.fetchers, &fetchers, usize::to_string);
+    goes.look("metrics_datasets", |config| &config.metrics_datasets, &metrics_datasets, usize::to_string);
     goes.look("connections_max", |config| &config.connections_max, &connections_max, usize::to_string);
     let caller_text = |limits: &zazen_call::CallerLimits| {
         format!(
@@ -261,6 +263,7 @@ fn merge(now: &Config, new: Config, has_key: bool, outcome: &mut Outcome) -> Con
         peers: if peers_stay { now.peers.clone() } else { peers },
         free_floor_bytes,
         quotas,
+        metrics_datasets,
         log,
         readers,
         validate,

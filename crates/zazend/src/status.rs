@@ -154,7 +154,7 @@ pub fn datasets(node: &Node, caller: &Caller) -> Value {
 }
 
 /// A series' directory, and the series for people.
-fn parts(series: &RelPath) -> (RelPath, String) {
+pub(crate) fn parts(series: &RelPath) -> (RelPath, String) {
     series.series_parts().unwrap_or_else(|| (series.clone(), String::new()))
 }
 
