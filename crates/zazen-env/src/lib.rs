@@ -11,6 +11,7 @@ pub mod fork;
 pub mod identity;
 pub mod installed;
 pub mod ownership;
+pub mod plain_file;
 pub mod random;
 pub mod real_disk;
 pub mod seldom;

@@ -1,23 +1,19 @@
 //! Reads a file of settings, or a list of nodes, which is read again while the daemon serves. So
 //! nothing is waited for, as the writer of a FIFO would be, and no file takes the daemon's memory.
 
-use std::io::{Error, Read, Result};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{Error, Result};
 use std::path::Path;
+use zazen_env::plain_file::{open_plain, read_within};
 
 /// The longest file.
 const BYTES_MAX: u64 = 64 << 20;
 
 /// The text of a plain file of at most 64 MiB.
 pub(crate) fn settings_text(path: &Path) -> Result<String> {
-    let opened = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    if !opened.metadata()?.is_file() {
-        return Err(Error::other("it is not a plain file"));
-    }
-    let mut text = String::new();
-    opened.take(BYTES_MAX + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > BYTES_MAX {
-        return Err(Error::other(format!("it has more than {BYTES_MAX} bytes; is it the right file?")));
-    }
-    Ok(text)
+    let it = |error: Error| match error.raw_os_error() {
+        Some(_) => error,
+        None => Error::other(format!("it {error}")),
+    };
+    let bytes = open_plain(path).and_then(|file| read_within(file, BYTES_MAX)).map_err(it)?;
+    String::from_utf8(bytes).map_err(|_| Error::other("it is not UTF-8 text"))
 }
