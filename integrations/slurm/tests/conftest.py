@@ -106,7 +106,7 @@ def site():
         4,
         [
             "JobSubmitPlugins=lua\nBurstBufferType=burst_buffer/lua",
-            "HealthCheckInterval=3\nHealthCheckNodeState=ANY",
+            f"HealthCheckInterval={60 if slurm.AS_SHIPPED else 3}\nHealthCheckNodeState=ANY",
         ],
         memory={"n4": 500},
     )
@@ -169,7 +169,8 @@ def site():
         stack.enter_context(cluster)
         found = Site(cluster, backing, daemons, key)
         command = [sys.executable, KIT / "zazen-slurm-features", "--nodes", found.nodes, "--key", key]
-        command += ["--table", at / "warm", "--interval", "0.5", "--zazen", zazen.testing.program("zazen")]
+        command += ["--table", at / "warm", "--zazen", zazen.testing.program("zazen")]
+        command += [] if slurm.AS_SHIPPED else ["--interval", "0.5"]
         with open(at / "agent.log", "wb") as log:
             agent = subprocess.Popen(
                 [str(word) for word in command], stdout=log, stderr=log, env=cluster.environment

@@ -8,6 +8,7 @@ root, jobs are submitted as `nobody`, because Slurm gives root more rights than 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import pwd
 import secrets
@@ -22,6 +23,8 @@ from pathlib import Path
 
 #: Waits of tests end with an error after so many seconds.
 SECONDS_MAX = 120
+#: The intervals that docs/slurm.md has, instead of short ones: for figures.
+AS_SHIPPED = bool(os.environ.get("ZAZEN_SLURM_AS_SHIPPED"))
 #: The programs that are needed, and Debian's packages with them.
 PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "scontrol", "munged", "munge")
 
@@ -122,7 +125,8 @@ class Slurm:
             "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nMpiDefault=none",
             "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core",
             # Only backfill starts a job elsewhere than it prefers.
-            "SchedulerParameters=sched_interval=1,batch_sched_delay=0,bf_interval=5",
+            "SchedulerParameters="
+            + ("bf_interval=10" if AS_SHIPPED else "sched_interval=1,batch_sched_delay=0,bf_interval=5"),
             "SlurmdParameters=config_overrides\nReturnToService=1",
             "MessageTimeout=90\nBatchStartTimeout=120\nUnkillableStepTimeout=120",
             "SlurmdTimeout=300\nKillWait=5\nInactiveLimit=0\nMinJobAge=300",
@@ -260,6 +264,12 @@ class Slurm:
         """The nodes that a job has or had."""
         told = self.field(job, "NodeList")
         return self.run("scontrol", "show", "hostnames", told).split()
+
+    def seconds_to_start(self, job: str) -> float:
+        """How long a job waited, as the controller has it, in whole seconds."""
+        submitted, started = (self.field(job, name) for name in ("SubmitTime", "StartTime"))
+        parse = datetime.datetime.fromisoformat
+        return (parse(started) - parse(submitted)).total_seconds()
 
     def finish(self, job: str) -> str:
         """Waits for a job's end; its state."""

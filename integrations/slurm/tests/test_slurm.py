@@ -2,11 +2,12 @@
 ordinary user."""
 
 import os
+import time
 
 import pytest
 import slurm
 
-#: How often each promise is tried. More for figures: ZAZEN_SLURM_TIMES=20.
+#: How often each promise is tried. For figures: ZAZEN_SLURM_TIMES=20 ZAZEN_SLURM_AS_SHIPPED=1.
 TIMES = int(os.environ.get("ZAZEN_SLURM_TIMES", "3"))
 
 
@@ -79,10 +80,22 @@ def test_while_warm_nodes_are_busy_a_job_starts_elsewhere(idle, busy):
     path = idle.load("busy", ["n2"])
     idle.wait_for_warm(path, ["n2"])
     busy("n2")
+    waited = []
     for _ in range(TIMES):
         job = idle.submit("--nodes=1", f"--comment=zazen:{path}")
         assert idle.slurm.finish(job) == "COMPLETED"
         assert idle.slurm.nodes_of(job) != ["n2"]
+        waited.append(idle.slurm.seconds_to_start(job))
+    print(f"{len(waited)} jobs started elsewhere, after {sorted(waited)} s")
+
+
+def test_an_evicted_datasets_features_go(idle):
+    path = idle.load("evicted", ["n1", "n4"])
+    idle.wait_for_warm(path, ["n1", "n4"])
+    begun = time.monotonic()
+    idle.zazen("evict", path, "--nodes", idle.nodes, "--key", idle.key)
+    idle.wait_for_warm(path, [])
+    print(f"features were gone {time.monotonic() - begun:.1f} s after the eviction")
 
 
 def test_what_the_job_needs_counts_more_than_what_is_warm(idle):
@@ -150,16 +163,23 @@ def test_a_killed_daemon_costs_its_node_the_features_and_the_jobs_until_it_is_ba
     idle.wait_for_warm(path, ["n1", "n2"])
     # A node that somebody else drained is left alone.
     idle.slurm.run("scontrol", "update", "NodeName=n3", "State=DRAIN", "Reason=disk swap")
+    begun = time.monotonic()
     idle.daemons["n2"].kill()
     try:
         idle.wait_for_warm(path, ["n1"])
+        gone = time.monotonic()
         slurm.wait_for("n2 is drained", lambda: idle.slurm.states()["n2"] == "drained")
+        drained = time.monotonic()
+        print(f"features gone {gone - begun:.1f} s, node drained {drained - begun:.1f} s after the death")
         shown = idle.slurm.run("scontrol", "show", "node", "n2")
         assert "Reason=zazen: no daemon runs here" in shown
         # Four nodes are not to be had; the job waits and is not lost.
         job = idle.submit("--nodes=3", f"--comment=zazen:{path}")
     finally:
         idle.daemons["n2"].start()
+    back = time.monotonic()
+    slurm.wait_for("n2 is back", lambda: idle.slurm.states()["n2"] in ("idle", "allocated", "completing"))
+    print(f"the node was back {time.monotonic() - back:.1f} s after its daemon")
     idle.wait_for_warm(path, ["n1", "n2"])
     assert idle.slurm.finish(job) == "COMPLETED"
     assert set(idle.slurm.nodes_of(job)) == {"n1", "n2", "n4"}
