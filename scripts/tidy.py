@@ -65,8 +65,8 @@ EDGES = {
     "zazen-namespace-client": "zazen-core zazen-env zazen-wire zazen-call zazen-namespace",
     "zazen-stage": "zazen-core zazen-wire zazen-backing zazen-namespace-client",
     "zazen-vtk": "zazen-core zazen-features",
-    "zazen-locate": "zazen-backing zazen-call zazen-client zazen-core zazen-namespace-client zazen-vtk"
-    " | zazen-testbed zazend",
+    "zazen-locate": "zazen-backing zazen-call zazen-client zazen-core zazen-env zazen-namespace-client"
+    " zazen-vtk | zazen-testbed zazend",
     "zazen-stubs": "",
     "zazen-xtc": "zazen-core",
     "zazen-stubs-build": "zazen-stubs",

@@ -5,22 +5,23 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
+import zazen.namespace
 import zazen.testing
 
 NODES = 4
 
 
-def zazen_command(*words: object, status: int = 0) -> str:
+def zazen_command(*words: object, status: int = 0, variables: dict[str, str] | None = None) -> str:
     """Runs `zazen`; its standard output."""
     command = [zazen.testing.program("zazen"), *map(str, words)]
-    done = subprocess.run(
-        command, env=zazen.testing.environment(), text=True, capture_output=True, timeout=100, check=False
-    )
+    environment = zazen.testing.environment() | (variables or {})
+    done = subprocess.run(command, env=environment, text=True, capture_output=True, timeout=100, check=False)
     assert done.returncode == status, done
     return done.stdout if status == 0 else done.stdout + done.stderr
 
@@ -95,6 +96,32 @@ def test_four_nodes_share_one_tree_lose_one_and_go_down_without_a_trace(folder, 
         shown = tool("namespace", "status", "--socket", sockets[1])
         assert all(f"n{number}" in shown for number in range(NODES))
 
+        # What talks to one daemon takes the testbed's first node, or that of $ZAZEN_SOCKET.
+        (folder / "source").mkdir()
+        (folder / "source/one").write_text("one")
+        on_testbed = {"ZAZEN_TESTBED": str(bed)}
+        tool("stage-in", folder / "source", "/staged", variables=on_testbed)
+        tool("stage-out", "/staged/one", folder / "back", variables=on_testbed)
+        assert (folder / "back").read_text() == "one"
+        tool("stage-in", folder / "source", "/on3", variables=on_testbed | {"ZAZEN_SOCKET": sockets[3]})
+        holders = json.loads(tool("locate", "--json", "--socket", sockets[0], "/staged/one", "/on3/one"))
+        assert [found["name"] for found in holders] == ["n0", "n3"]
+        (folder / "more").mkdir()
+        tool("mount", folder / "more", variables=on_testbed)
+        assert (folder / "more/staged/one").read_text() == "one"
+        tool("unmount", folder / "more")
+        (folder / "nobody").mkdir()
+        no_testbed = {"ZAZEN_TESTBED": str(folder / "nobody")}
+        said = tool("stage-in", folder / "source", "/x", status=1, variables=no_testbed)
+        assert "there is none" in said
+        os.environ["ZAZEN_TESTBED"] = str(bed)
+        try:
+            assert zazen.namespace.Namespace().read_bytes("/staged/one") == b"one"
+        finally:
+            del os.environ["ZAZEN_TESTBED"]
+        for place in ("staged", "on3"):
+            shutil.rmtree(m[1] / place)
+
         # A node dies: its part of the metadata comes back, the files that it holds do not.
         tool("testbed", "kill", 2, "--dir", bed)
         within(60, lambda: [(m[0] / f"after{number}").write_bytes(b"after") for number in range(20)])
@@ -113,7 +140,7 @@ def test_four_nodes_share_one_tree_lose_one_and_go_down_without_a_trace(folder, 
 
         tool("testbed", "down", "--dir", bed)
         assert mounts_below(folder) == [] and processes_of(folder) == [] and not bed.exists()
-        assert [path.name for path in mounts.rglob("*")] == []
+        assert not mounts.exists()
 
     alone(test)
 
@@ -128,5 +155,14 @@ def test_mounts_need_a_namespace_and_a_failure_leaves_nothing(folder, alone):
         wrong = ["--namespace", "--mounts", folder / "file"]
         assert "file" in tool("testbed", "up", 1, "--dir", folder / "bed", *wrong, status=1)
         assert processes_of(folder) == [] and list((folder / "bed").glob("*")) == []
+        # A folder that was there before stays, and so does what is in one that was made.
+        (folder / "own").mkdir()
+        for place in ("own/deep/mounts", "made/mounts"):
+            tool("testbed", "up", 1, "--dir", folder / "bed", "--namespace", "--mounts", folder / place)
+            if place == "made/mounts":
+                (folder / "made/note").write_text("mine")
+            tool("testbed", "down", "--dir", folder / "bed")
+        assert list((folder / "own").iterdir()) == []
+        assert [path.name for path in (folder / "made").iterdir()] == ["note"]
 
     alone(test)

@@ -4,10 +4,11 @@ use crate::status::{Refusal, guard, guard_files, invalid, optional_text};
 use crate::structs::Sized0;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
+use zazen_client::testbed_env::find_socket_path;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_namespace_client::core::operation::{MANY_MAX, Mode};
 use zazen_namespace_client::core::{Attributes, Errno, Name};
-use zazen_namespace_client::{ClusterKey, File, Identity, Namespace, find_socket_path};
+use zazen_namespace_client::{ClusterKey, File, Identity, Namespace};
 
 /// The namespace, through a daemon. Threads may share it. A forked child may use it, over
 /// connections of its own.

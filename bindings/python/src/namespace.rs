@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock};
+use zazen_client::testbed_env::find_socket_path;
 use zazen_core::{Error, ErrorKind};
 use zazen_namespace_client::core::operation::{Mode, SetAttributes, SetXattr};
 use zazen_namespace_client::core::{Attributes, Errno, InodeId, Name};
@@ -91,9 +92,7 @@ impl PyNamespaceLink {
                 ErrorKind::Config,
                 format!("node {node}: give the file of the cluster key as key="),
             )),
-            (None, _) => {
-                Namespace::local_when_joined(&socket.unwrap_or_else(zazen_namespace_client::find_socket_path))
-            }
+            (None, _) => Namespace::local_when_joined(&socket.unwrap_or_else(find_socket_path)),
         };
         Ok(PyNamespaceLink(lift(py, py.detach(connect))?))
     }

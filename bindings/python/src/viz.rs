@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use serde_json::json;
 use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
+use zazen_client::testbed_env::find_socket_path;
 use zazen_core::{Error, ErrorKind, NameTemplate, Result};
 use zazen_locate::{
     Block, Hdfs, HdfsUrl, HostsTable, InNamespace, Locator, data_dirs_of_environment, open_index_with,
@@ -12,7 +13,7 @@ use zazen_locate::{
 };
 use zazen_match::scenario::{Scenario, run_scenario};
 use zazen_match::{FileAt, Matched, Problem};
-use zazen_namespace_client::{Namespace, find_socket_path};
+use zazen_namespace_client::Namespace;
 
 fn json_text(py: Python<'_>, value: &impl serde::Serialize) -> PyResult<String> {
     serde_json::to_string(value)

@@ -11,11 +11,29 @@ use std::path::{Component, Path, PathBuf};
 use zazen_call::{ClusterKey, Identity};
 use zazen_client::NodeList;
 use zazen_client::cluster::{Remote, Target};
+use zazen_client::testbed_env::launcher_rank;
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_env::socket_path::find_socket_path;
 use zazen_frames::messages::DatasetInfo;
 use zazen_namespace_client::Namespace;
-use zazen_testbed::State;
-use zazen_testbed::variables::NODES;
+use zazen_testbed::variables::{NODES, SOCKET, TESTBED};
+use zazen_testbed::{State, place};
+
+/// The socket of the one daemon that a command talks to: `given`, `$ZAZEN_SOCKET`, the testbed's
+/// node of this rank, or this machine's.
+pub(crate) fn one_socket(given: Option<&Path>) -> Result<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let dir = match given {
+        Some(socket) => return Ok(socket.to_path_buf()),
+        None => set(TESTBED).filter(|_| set(SOCKET).is_none()),
+    };
+    let Some(dir) = dir else { return Ok(find_socket_path()) };
+    let state = State::load(Path::new(&dir))?;
+    let node = place::host_of_rank(&state, launcher_rank().unwrap_or(0));
+    node.socket.clone().ok_or_else(|| {
+        Error::new(ErrorKind::Config, format!("node {}: the testbed's record names no socket", node.name))
+    })
+}
 
 /// The flags that choose daemons.
 #[derive(Args, Clone, Debug, Default)]
@@ -55,7 +73,7 @@ impl Targets {
         if let Some(socket) = &self.socket {
             return Ok(vec![Node::local(socket.display().to_string(), socket.clone())]);
         }
-        if let Some(dir) = std::env::var_os("ZAZEN_TESTBED").filter(|dir| !dir.is_empty()) {
+        if let Some(dir) = std::env::var_os(TESTBED).filter(|dir| !dir.is_empty()) {
             let nodes = State::load(Path::new(&dir))?.nodes.into_iter();
             return Ok(nodes.filter_map(|node| Some(Node::local(node.name, node.socket?))).collect());
         }
@@ -64,7 +82,7 @@ impl Targets {
         {
             return self.listed(&spec);
         }
-        let socket = zazen_env::socket_path::find_socket_path();
+        let socket = find_socket_path();
         Ok(vec![Node::local(socket.display().to_string(), socket)])
     }
 

@@ -16,7 +16,7 @@ use crate::daemon_spec::{DaemonSpec, check_same_version};
 use crate::direct::{Direct, DirectSpec, absolute};
 use crate::lost::{Retry, warn_of_lost_daemon};
 use crate::read::{Access, Early, Facts, Frame, FrameReader, PlaceReader, Pool, ReadOptions, Recorder, Scan};
-use crate::testbed_env::{testbed_backing, testbed_socket};
+use crate::testbed_env::{find_socket_path, testbed_backing};
 use crate::trajectory::OpenedTrajectory;
 use crate::warn::warn_once;
 use rustix::fs::{Mode, OFlags};
@@ -608,8 +608,7 @@ fn open_on(mut remote: Remote, node: NodeInfo, mut spec: DaemonSpec, closes: Opt
 
 /// The daemon's side; or, with a warning, why no daemon can serve this path.
 fn open_local(path: &Path, options: &OpenOptions) -> Result<std::result::Result<Local, Absence>> {
-    let explicit = options.socket.clone().or_else(|| variable("ZAZEN_SOCKET").map(PathBuf::from));
-    let socket = explicit.or_else(testbed_socket).unwrap_or_else(zazen_env::socket_path::find_socket_path);
+    let socket = options.socket.clone().unwrap_or_else(find_socket_path);
     let target = Target::Local(socket.clone());
     let silence = silence(options)?;
     let no_daemon = |error: &Error| {

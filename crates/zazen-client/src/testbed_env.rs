@@ -26,9 +26,17 @@ struct TestbedNode {
 const BYTES_MAX: u64 = 64 << 20;
 
 /// The socket of this process's testbed node, if it runs on a testbed.
-pub(crate) fn testbed_socket() -> Option<PathBuf> {
+fn testbed_socket() -> Option<PathBuf> {
     let rank = launcher_rank().unwrap_or(0);
     socket_of_rank(&testbed_folder()?, rank)
+}
+
+/// The socket of the daemon for a program that names none: `$ZAZEN_SOCKET`, that of this process's
+/// testbed node, or this machine's.
+pub fn find_socket_path() -> PathBuf {
+    let is_told = std::env::var_os("ZAZEN_SOCKET").is_some_and(|socket| !socket.is_empty());
+    let node = if is_told { None } else { testbed_socket() };
+    node.unwrap_or_else(zazen_env::socket_path::find_socket_path)
 }
 
 /// The backing store of this process's testbed, if it runs on a testbed.

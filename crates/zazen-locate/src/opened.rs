@@ -5,8 +5,10 @@ use crate::{Hdfs, HdfsUrl, InNamespace, within_namespace};
 use std::path::{Path, PathBuf};
 use zazen_backing::trajectory::{Finder, Indexes};
 use zazen_backing::{DirectoryBacking, dataset};
+use zazen_client::testbed_env::find_socket_path;
 use zazen_core::{Error, ErrorKind, FrameNo, NameTemplate, PARTS_PER_STEP_MAX, RelPath, Result};
-use zazen_namespace_client::{Namespace, find_socket_path};
+use zazen_env::plain_file::{open_given, read_within};
+use zazen_namespace_client::Namespace;
 use zazen_vtk::{Index, IndexFiles, Step, Tree, place, read_index};
 
 /// The largest index file.
@@ -132,12 +134,13 @@ fn opened(
 
 fn read(path: &Path) -> Result<Vec<u8>> {
     let failed = |error| Error::io(path.display().to_string(), error);
-    let bytes = std::fs::metadata(path).map_err(failed)?.len();
+    let file = open_given(path).map_err(failed)?;
+    let bytes = file.metadata().map_err(failed)?.len();
     if bytes > INDEX_BYTES_MAX {
         let why = format!("{}: {bytes} bytes, an index has at most {INDEX_BYTES_MAX}", path.display());
         return Err(Error::new(ErrorKind::TooLarge, why));
     }
-    std::fs::read(path).map_err(failed)
+    read_within(file, INDEX_BYTES_MAX).map_err(failed)
 }
 
 /// Time steps by a pattern: the time is the step's number.

@@ -29,7 +29,7 @@ impl HostsTable {
         let failed = |error| Error::io(name.clone(), error);
         // What has no length, such as a pipe, is bounded, too.
         let mut text = String::new();
-        let opened = std::fs::File::open(file).map_err(failed)?;
+        let opened = zazen_env::plain_file::open_given(file).map_err(failed)?;
         opened.take(TABLE_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
         if text.len() as u64 > TABLE_BYTES_MAX {
             let why = format!("{name}: more than {TABLE_BYTES_MAX} bytes; is it the right file?");

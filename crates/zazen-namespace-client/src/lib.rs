@@ -27,7 +27,6 @@ pub use many::Located;
 pub use tree::{Found, Who};
 pub use walk::{At, Listed};
 pub use zazen_call::{ClusterKey, Identity};
-pub use zazen_env::socket_path::find_socket_path;
 pub use zazen_namespace as core;
 
 use zazen_core::Error;

@@ -6,7 +6,7 @@ use crate::{Host, Process, Programs, State, without_variables};
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use zazen_call::Connection;
@@ -49,6 +49,11 @@ pub(crate) fn begin(state: &mut State, programs: &Programs) -> Result<()> {
         wait_for(&format!("the namespace on {}", host.name), &log, alive, || takes_part(socket))?;
     }
     let Some(mounts) = namespace.mounts else { return Ok(()) };
+    if let Some(namespace) = &mut state.namespace {
+        namespace.made = uppermost_missing(&mounts);
+    }
+    // The record first: what is made is removed.
+    state.save()?;
     for at in 0..state.nodes.len() {
         let host = state.nodes[at].clone();
         let place = mounts.join(at.to_string());
@@ -74,6 +79,12 @@ pub(crate) fn begin(state: &mut State, programs: &Programs) -> Result<()> {
     Ok(())
 }
 
+/// The uppermost folder of `path` that is not there yet.
+fn uppermost_missing(path: &Path) -> Option<PathBuf> {
+    let missing = path.ancestors().take_while(|folder| folder.symlink_metadata().is_err());
+    missing.last().map(Path::to_path_buf)
+}
+
 fn takes_part(socket: &Path) -> Option<()> {
     let mut connection = Connection::unix(socket, Duration::from_secs(1)).ok()?;
     connection.set_timeout(Some(Duration::from_secs(1)));
@@ -97,6 +108,13 @@ pub(crate) fn end(state: &State, remark: &mut dyn FnMut(String)) {
             && !gone(&error)
         {
             remark(format!("mount {} stays: {error}; `zazen unmount` it", place.display()));
+        }
+    }
+    let Some(made) = &namespace.made else { return };
+    // Only empty ones: what else is in them is the user's.
+    for folder in mounts.ancestors().take_while(|folder| folder.starts_with(made)) {
+        if std::fs::remove_dir(folder).is_err() {
+            break;
         }
     }
 }

@@ -92,6 +92,9 @@ pub struct Namespace {
     /// The folder with a mount for each node: `0`, `1`, …
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mounts: Option<PathBuf>,
+    /// The uppermost folder that was made for it, if one was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made: Option<PathBuf>,
     /// The processes of the mounts, by node.
     #[serde(default)]
     pub processes: Vec<Process>,

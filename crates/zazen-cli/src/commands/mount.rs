@@ -1,6 +1,7 @@
 //! `zazen mount` and `zazen unmount`: file trees of daemons as folders of this machine.
 
 use crate::output;
+use crate::target::one_socket;
 use clap::Args;
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Write};
@@ -13,7 +14,6 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_env::socket_path::find_socket_path;
 use zazen_mount::forwarded::{Daemon, ForwardedTree};
 use zazen_mount::namespace::NamespaceTree;
 use zazen_mount::{Options, Tree, mount};
@@ -50,7 +50,7 @@ pub(crate) struct Mount {
     /// The cluster key's file, for --node [default: $ZAZEN_KEY]
     #[arg(long, value_name = "FILE", env = "ZAZEN_KEY", hide_env = true)]
     key: Option<PathBuf>,
-    /// The daemon behind this socket [default: this machine's]
+    /// The daemon behind this socket [default: on a testbed its first node's, else this machine's]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Only the user who mounts may enter
@@ -112,7 +112,7 @@ fn serve(arguments: &Mount, ready: impl FnOnce()) -> Result<()> {
             (Arc::new(tree), mountpoint, options)
         }
         (None, Some(mountpoint)) => {
-            let socket = arguments.socket.clone().unwrap_or_else(find_socket_path);
+            let socket = one_socket(arguments.socket.as_deref())?;
             let tree = NamespaceTree::through(&socket)?;
             if !root {
                 output::note(
@@ -167,7 +167,7 @@ fn forwarded(arguments: &Mount, forward: &OsStr) -> Result<(PathBuf, ForwardedTr
                 format!("--node {node} needs the cluster key: --key FILE, or $ZAZEN_KEY"),
             ));
         }
-        (None, _) => Daemon::Here(absolute(&arguments.socket.clone().unwrap_or_else(find_socket_path))?),
+        (None, _) => Daemon::Here(absolute(&one_socket(arguments.socket.as_deref())?)?),
     };
     let tree = ForwardedTree::of(&daemon, folder)?;
     if tree.is_at(mountpoint) {

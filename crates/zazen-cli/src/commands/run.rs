@@ -7,6 +7,7 @@ mod shared_read;
 mod spares;
 mod together;
 
+use crate::target::one_socket;
 use clap::Args;
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -54,7 +55,7 @@ pub(crate) struct Run {
     /// several times
     #[arg(long = "shared-read", value_name = "PREFIX", requires = "node")]
     shared_read: Vec<OsString>,
-    /// The daemon behind this socket [default: this machine's]
+    /// The daemon behind this socket [default: on a testbed its first node's, else this machine's]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Let this machine's kernel do what it can do itself: the default, with a daemon on this
@@ -156,7 +157,7 @@ fn name(variable: &'static CStr) -> &'static OsStr {
 
 /// The socket of a daemon that is there and can do it.
 fn this_machines_daemon(arguments: &Run, forward: &OsStr) -> Result<PathBuf> {
-    let socket = arguments.socket.clone().unwrap_or_else(zazen_env::socket_path::find_socket_path);
+    let socket = one_socket(arguments.socket.as_deref())?;
     let socket = std::path::absolute(&socket).map_err(|e| Error::io(socket.display().to_string(), e))?;
     ask_for_plugin(&mut Connection::unix(&socket, PATIENCE)?, forward)?;
     Ok(socket)

@@ -1,6 +1,7 @@
 //! `zazen stage-in` and `zazen stage-out`: trees into the namespace and out of it.
 
 use crate::output::{self, human_bytes};
+use crate::target::one_socket;
 use clap::Args;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -12,7 +13,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use zazen_backing::objects::{self, ObjectLocation, ObjectWriter, Owner};
 use zazen_core::{Error, ErrorKind, RelPath, Result};
-use zazen_env::socket_path::find_socket_path;
 use zazen_namespace_client::Namespace;
 use zazen_stage::{NamespaceSide, ObjectSide, Options, PlainSide, Progress, Report, Side, stage};
 
@@ -64,7 +64,8 @@ pub(crate) struct StageOut {
 
 #[derive(Args)]
 struct How {
-    /// The daemon behind this socket, for a path of the namespace [default: this machine's]
+    /// The daemon behind this socket, for a path of the namespace [default: on a testbed its first
+    /// node's, else this machine's]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Files that are copied at a time
@@ -129,7 +130,7 @@ fn side(path: &Path, how: &How) -> Result<Box<dyn Side>> {
             format!("{}: give a path in a mount of the namespace, or one that begins with /", path.display());
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
-    let socket = how.socket.clone().unwrap_or_else(find_socket_path);
+    let socket = one_socket(how.socket.as_deref())?;
     let side = NamespaceSide::new(Namespace::local(&socket)?, path);
     // A folder that is there, but in no mount, is looked for in the namespace: say where.
     Ok(Box::new(side.map_err(|error| match error.kind() {

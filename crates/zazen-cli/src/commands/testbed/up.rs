@@ -101,6 +101,7 @@ impl Up {
             repair_after: self.repair_after,
             root_squash: self.root_squash,
             mounts,
+            made: None,
             processes: Vec::new(),
         };
         Plan {
