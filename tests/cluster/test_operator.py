@@ -179,6 +179,51 @@ def test_watch_ends_when_idle_and_leaves_old_files_if_told(testbed):
     assert "0 frames seen" in done.stdout
 
 
+def push_watched(testbed, *words):
+    words = ["push", "--watch", testbed.dataset, "--nodes", testbed.nodes, "--json", *words]
+    done = testbed.tool.start(*words)
+    out, errors = done.communicate(timeout=60)
+    return json.loads(out), errors
+
+
+def test_what_is_no_file_is_told_and_waited_for_by_nobody(testbed):
+    testbed.write(2)
+    os.mkfifo(testbed.dataset / frame_name(2))
+    os.symlink(frame_name(2), testbed.dataset / frame_name(3))
+    (testbed.dataset / frame_name(4)).mkdir()
+    os.symlink("nothing", testbed.dataset / frame_name(5))
+    counters, said = push_watched(testbed, "--idle-exit", "1s")
+    assert counters["pushed"] == 2
+    for number in (2, 3):
+        assert f"{frame_name(number)}: " in said and "is not a plain file" in said, said
+    counters, _ = push_watched(testbed, "--idle-exit", "200ms", "--no-existing")
+    assert counters["pushed"] == 0
+    for number in (2, 4):
+        push = ["push", testbed.dataset / frame_name(number), "--nodes", testbed.nodes]
+        assert "is not a plain file" in testbed.tool(*push, status=1).stderr
+
+
+def test_a_planted_link_gives_nothing_away(testbed):
+    """Of others who may write into a watched directory."""
+    if os.geteuid() != 0:
+        pytest.skip("acting as another user needs root")
+    other = 64_721
+    secret = testbed.folder / "secret"
+    secret.write_bytes(b"secret" * 500)
+    secret.chmod(0o600)
+    os.symlink(secret, testbed.dataset / frame_name(0))
+    theirs = testbed.dataset / "theirs"
+    theirs.write_bytes(frame_bytes(1))
+    os.symlink("theirs", testbed.dataset / frame_name(1))
+    os.symlink(secret, testbed.dataset / frame_name(2))
+    for path in (theirs, testbed.dataset / frame_name(1), testbed.dataset / frame_name(2)):
+        os.chown(path, other, other, follow_symlinks=False)
+    counters, said = push_watched(testbed, "--idle-exit", "1s")
+    # Root's own link and a link of theirs to what is theirs.
+    assert counters["pushed"] == 2
+    assert f"{frame_name(2)}: is a symbolic link that user {other} made" in said, said
+
+
 def test_ctrl_c_finishes_and_counts(testbed):
     testbed.write(4)
     watcher = testbed.tool.start("push", "--watch", testbed.dataset, "--nodes", testbed.nodes, "--json")

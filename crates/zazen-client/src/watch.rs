@@ -9,8 +9,10 @@
 mod events;
 mod growing;
 mod inbox;
+mod open;
 
 pub use events::{Submit, WatchEvent};
+pub(crate) use open::open_found;
 
 use crate::Pusher;
 use crate::push::FrameSource;
@@ -20,12 +22,14 @@ use inbox::{Arrival, Inbox};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use zazen_backing::trajectory::Finder;
 use zazen_backing::{DirectoryBacking, by_name, dataset};
 use zazen_core::{Credentials, Error, ErrorKind, FrameNo, Layout, NameTemplate, RelPath, Result, Validator};
+use zazen_env::plain_file::open_plain;
 
 /// How often `stop` is checked.
 const LOOK: Duration = Duration::from_millis(100);
@@ -36,6 +40,8 @@ const RETRY: Duration = Duration::from_millis(100);
 const FRESH: Duration = Duration::from_secs(1);
 /// How often a changing file is checked before it is left until its next close.
 const RETRIES: u32 = 8;
+/// How often a file that the user named is read, if it changes meanwhile: 3 s in all.
+const LOOKS_AT_FILE: u32 = 5;
 
 /// How to watch.
 #[derive(Clone, Debug)]
@@ -284,7 +290,7 @@ impl Watch {
         if self.takes(name) {
             return self.growing.skip_existing(name);
         }
-        if let Ok(found) = File::open(self.directory.join(name)).and_then(|file| look_of(&file)) {
+        if let Ok(found) = open_found(&self.directory, name).and_then(|file| look_of(&file)) {
             let parts = frames_in(self.layout.as_ref(), name).into_iter();
             self.pushed.extend(parts.map(|part| (part.number.get(), found.0)));
         }
@@ -399,7 +405,7 @@ impl Watch {
     fn read(&self, name: &str, part: &Part, patient: bool) -> std::result::Result<Option<Found>, Trouble> {
         let path = self.directory.join(name);
         let failed = |error| Trouble::Failed(Error::io(path.display().to_string(), error));
-        let mut file = match File::open(&path) {
+        let mut file = match open_found(&self.directory, name) {
             Ok(file) => file,
             // The file was renamed or removed. If it has a new name, another event reports it.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -412,29 +418,56 @@ impl Watch {
         if patient && is_fresh(&before.0) {
             return Err(Trouble::Fresh);
         }
-        let mut bytes = Vec::new();
-        match part.bytes {
-            None => {
-                bytes.reserve_exact(before.0.size as usize);
-                file.read_to_end(&mut bytes).map_err(failed)?;
-            }
+        let place = match part.bytes {
             // The file is not complete yet. The rest comes with its next close.
             Some(length) if part.offset + length > before.0.size => return Ok(None),
-            Some(length) => {
-                bytes.resize(length as usize, 0);
-                std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, part.offset).map_err(failed)?;
-            }
-        }
-        let after = look_of(&file).map_err(failed)?;
-        let whole = part.bytes.is_some() || bytes.len() as u64 == before.0.size;
-        if !before.0.looks_like(&after.0) || !whole {
-            return Err(Trouble::Changing);
-        }
-        Ok(Some((bytes, after.0, after.1)))
+            bytes => bytes.map(|length| (part.offset, length)),
+        };
+        read_steady(&mut file, &before.0, place).map_err(failed)?.map(Some).ok_or(Trouble::Changing)
     }
 }
 
-type Found = (Vec<u8>, Validator, (Credentials, u32));
+/// Bytes of a file, what it looked like when they were read, and whose it is.
+pub type Found = (Vec<u8>, Validator, (Credentials, u32));
+
+/// All of a file, or what lies at an offset. `None` if the file has not stayed as it looked
+/// `before`.
+fn read_steady(
+    file: &mut File,
+    before: &Validator,
+    place: Option<(u64, u64)>,
+) -> std::io::Result<Option<Found>> {
+    let mut bytes = Vec::new();
+    let length = place.map_or(before.size, |(_, length)| length);
+    bytes.try_reserve_exact(usize::try_from(length).unwrap_or(usize::MAX))?;
+    match place {
+        None => _ = file.take(length + 1).read_to_end(&mut bytes)?,
+        Some((offset, length)) => {
+            bytes.resize(length as usize, 0);
+            file.read_exact_at(&mut bytes, offset)?;
+        }
+    }
+    let (after, owner) = look_of(file)?;
+    let is_steady = before.looks_like(&after) && bytes.len() as u64 == length;
+    Ok(is_steady.then_some((bytes, after, owner)))
+}
+
+/// All of a file that is to be pushed. Waits some seconds for one that is being changed.
+pub fn read_file(path: &Path) -> Result<Found> {
+    let failed = |error| Error::io(path.display().to_string(), error);
+    for look in 0..LOOKS_AT_FILE {
+        if look > 0 {
+            std::thread::sleep(RETRY * (1 << look));
+        }
+        let mut file = open_plain(path).map_err(failed)?;
+        let (before, _) = look_of(&file).map_err(failed)?;
+        if let Some(found) = read_steady(&mut file, &before, None).map_err(failed)? {
+            return Ok(found);
+        }
+    }
+    let why = format!("{}: is being changed; push it when it is complete", path.display());
+    Err(Error::new(ErrorKind::Busy, why))
+}
 
 enum Trouble {
     /// It may still be open for writing.

@@ -7,15 +7,18 @@
 //! order in which they came. At most `bytes_max` bytes wait or are under way, or one file alone.
 
 use crate::push::{FrameSource, Pusher, PusherOptions};
+use crate::watch::open_found;
 use std::collections::{HashSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use zazen_backing::dataset::MANIFEST_BYTES_MAX;
 use zazen_backing::objects::{self, ObjectLocation, ObjectWriter};
 use zazen_backing::served::{NewFile, There};
 use zazen_core::{Error, ErrorKind, FrameNo, RelPath, Result, Validator, limits};
+use zazen_env::plain_file::read_within;
 use zazen_push::Counters;
 use zazen_wire::checksum::frame_checksum;
 
@@ -226,11 +229,12 @@ impl Shared {
     fn write_manifest(&self, directory: &Path) -> Result<()> {
         let at: PathBuf = directory.join(limits::MANIFEST_NAME);
         let named = |error| Error::io(at.display().to_string(), error);
-        let bytes = match std::fs::read(&at) {
+        let file = match open_found(directory, limits::MANIFEST_NAME) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            bytes => bytes.map_err(named)?,
+            file => file.map_err(named)?,
         };
-        let modified_ns = zazen_backing::directory::stat_local(&at)?.validator.mtime_ns;
+        let modified_ns = zazen_backing::directory::stat_file(&file).map_err(named)?.validator.mtime_ns;
+        let bytes = read_within(file, MANIFEST_BYTES_MAX).map_err(named)?;
         let path = RelPath::new(limits::MANIFEST_NAME)?;
         self.write(&path, &bytes, modified_ns).map(drop)
     }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use zazen_backing::objects::{self, ObjectLocation, Owner};
 use zazen_backing::trajectory::{Finder, Indexes};
 use zazen_backing::{DirectoryBacking, dataset};
-use zazen_client::watch::{Submit, WatchEvent, WatchOptions, watch_into};
+use zazen_client::watch::{Submit, WatchEvent, WatchOptions, read_file, watch_into};
 use zazen_client::{FrameSource, NodeList, Pusher, PusherOptions};
 use zazen_core::{Error, ErrorKind, FrameNo, Layout, RelPath, Result, Series, survey};
 use zazen_push::OnSlow;
@@ -263,8 +263,23 @@ impl Push {
                     ),
                 ));
             };
-            let bytes = std::fs::read(file).map_err(|error| Error::io(file.display().to_string(), error))?;
-            submit(number, bytes, FrameSource { name: Some(name.to_owned()), ..FrameSource::default() })?;
+            let (bytes, seen, owner) = match read_file(file) {
+                Ok(found) => found,
+                Err(error) => {
+                    bar.finish_and_clear();
+                    return Err(error);
+                }
+            };
+            submit(
+                number,
+                bytes,
+                FrameSource {
+                    name: Some(name.to_owned()),
+                    validator: Some(seen),
+                    owner: Some(owner),
+                    ..FrameSource::default()
+                },
+            )?;
             bar.inc(1);
         }
         bar.finish_and_clear();

@@ -7,9 +7,9 @@
 //! were read. If the file was cut or replaced, its frames are pushed anew.
 
 use super::events::{Submit, WatchEvent, look_of};
+use super::open::open_found;
 use crate::push::FrameSource;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -165,7 +165,7 @@ impl Growing {
             (progress.seed, progress.pushed, progress.last) = (index.anchors.seed, 0, None);
         }
         let failed = |error| Error::io(self.directory.join(name).display().to_string(), error);
-        let file = File::open(self.directory.join(name)).map_err(failed)?;
+        let file = open_found(&self.directory, name).map_err(failed)?;
         let (validator, owner) = look_of(&file).map_err(failed)?;
         let is_other = match index.format {
             Format::H5md => !index.seen.looks_like(&validator),

@@ -1,7 +1,7 @@
 //! The kernel's events for a directory, reduced to what a watch needs.
 
 use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind, RemoveKind, RenameMode};
-use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use notify::{Config, Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -40,13 +40,16 @@ impl Inbox {
     pub(super) fn open(directory: &Path, deep: bool) -> Result<Inbox> {
         let trouble = |error| cannot_watch(directory, &error);
         let (send, events) = channel();
-        let mut watcher = notify::recommended_watcher(move |event| {
+        let tell = move |event| {
             // The send fails only after the watch has ended.
             let _ = send.send(event);
-        })
-        .map_err(trouble)?;
+        };
+        // A link that somebody puts there could lead to all of the machine's folders.
+        let config = Config::default().with_follow_symlinks(false);
+        let mut watcher = RecommendedWatcher::new(tell, config).map_err(trouble)?;
         let mode = if deep { RecursiveMode::Recursive } else { RecursiveMode::NonRecursive };
-        watcher.watch(directory, mode).map_err(trouble)?;
+        // The dot: the directory itself may be a link.
+        watcher.watch(&directory.join("."), mode).map_err(trouble)?;
         Ok(Inbox { directory: directory.to_owned(), events, deep, watcher: RefCell::new(watcher) })
     }
 
@@ -103,7 +106,7 @@ impl Inbox {
             }
             EventKind::Modify(ModifyKind::Name(RenameMode::To)) => {
                 let Some(path) = event.paths.first() else { return Ok(()) };
-                match path.is_dir() {
+                match path.symlink_metadata().is_ok_and(|found| found.is_dir()) {
                     true => arrivals.push(self.folder_came(path)?),
                     false => arrivals.extend(named(path, Arrival::File)),
                 }
