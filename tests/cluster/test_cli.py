@@ -1,7 +1,9 @@
 """What needs no daemon: help, usage, scenarios, keys, and what is said when nobody answers."""
 
 import json
+import os
 import stat
+import subprocess
 
 import pytest
 
@@ -108,6 +110,20 @@ def test_assign_reads_a_file_and_prints_a_table(tool, tmp_path):
 )
 def test_a_bad_scenario_is_named(tool, scenario, named):
     assert named in error_of(tool("assign", "--scenario", "-", text=scenario, status=1))
+
+
+@pytest.mark.parametrize("words", [("assign", "--scenario"), ("viz", "match", "--scenario")])
+def test_a_fifo_is_not_waited_for_and_a_pipe_is_read(tool, tmp_path, words):
+    os.mkfifo(tmp_path / "fifo")
+    said = error_of(tool(*words, tmp_path / "fifo", status=1))
+    assert "is a FIFO" in said and "<(COMMAND)" in said
+    (tmp_path / "bad").write_text("{")
+    shell = 'exec "$@" <(sleep 0.2; cat bad)'
+    ran = subprocess.run(
+        ["bash", "-c", shell, "bash", tool.program, *words],
+        cwd=tmp_path, env=tool.environment, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert ran.returncode == 1 and "EOF while parsing" in ran.stderr, ran
 
 
 def test_a_missing_scenario_is_named(tool):

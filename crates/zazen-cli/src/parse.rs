@@ -9,6 +9,7 @@ use zazen_core::byte_size::{self, scaled, split_unit};
 use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::runset::Run;
 use zazen_core::{Error, ErrorKind, Request, RunSet};
+use zazen_env::plain_file::open_given;
 
 /// The longest time, ten years: clocks can count that far.
 const TIME_MAX: Duration = Duration::from_secs(87_600 * 3_600);
@@ -85,14 +86,16 @@ pub(crate) fn frames(text: &str) -> Result<RunSet, String> {
 /// takes the memory.
 pub(crate) fn text_file(file: &Path, bytes_max: u64, what: &str) -> zazen_core::Result<String> {
     let named = |error| Error::io(format!("{what} {}", file.display()), error);
+    text_of(open_given(file).map_err(named)?, bytes_max, &format!("{what} {}", file.display()))
+}
+
+fn text_of(from: impl Read, bytes_max: u64, named: &str) -> zazen_core::Result<String> {
     let mut text = String::new();
-    std::fs::File::open(file)
-        .and_then(|opened| opened.take(bytes_max + 1).read_to_string(&mut text))
-        .map_err(named)?;
+    from.take(bytes_max + 1).read_to_string(&mut text).map_err(|error| Error::io(named, error))?;
     if text.len() as u64 > bytes_max {
         return Err(Error::new(
             ErrorKind::TooLarge,
-            format!("{what} {}: has more than {bytes_max} bytes; is it the right file?", file.display()),
+            format!("{named}: has more than {bytes_max} bytes; is it the right file?"),
         ));
     }
     Ok(text)
@@ -101,11 +104,11 @@ pub(crate) fn text_file(file: &Path, bytes_max: u64, what: &str) -> zazen_core::
 /// The text of a scenario, and what messages call it. `argument`: the scenario's file, or - for
 /// standard input.
 pub(crate) fn scenario_text(argument: &str, bytes_max: u64) -> zazen_core::Result<(&str, String)> {
-    let (name, file) = match argument {
-        "-" => ("scenario on standard input", "/dev/stdin"),
-        file => (file, file),
-    };
-    Ok((name, text_file(Path::new(file), bytes_max, "scenario")?))
+    if argument == "-" {
+        let name = "scenario on standard input";
+        return Ok((name, text_of(std::io::stdin().lock(), bytes_max, name)?));
+    }
+    Ok((argument, text_file(Path::new(argument), bytes_max, "scenario")?))
 }
 
 /// One range of frame numbers: `BEGIN[-END[:STRIDE]]`.

@@ -11,7 +11,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use zazen_backing::by_name::is_temporary_name;
-use zazen_backing::dataset::parse_manifest;
+use zazen_backing::dataset::{MANIFEST_BYTES_MAX, parse_manifest};
 use zazen_backing::{DirectoryBacking, by_name};
 use zazen_core::limits::MANIFEST_NAME;
 use zazen_core::{Error, ErrorKind, Layout, RelPath, Result};
@@ -69,9 +69,9 @@ impl Number {
     /// The files that the manifest lists.
     fn listed(&self, manifest: &Path) -> Result<Vec<String>> {
         let named = manifest.display();
-        let text = match std::fs::read_to_string(manifest) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            text => text.map_err(|error| Error::io(named.to_string(), error))?,
+        let text = match crate::parse::text_file(manifest, MANIFEST_BYTES_MAX, "manifest") {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            text => text?,
         };
         let refuse = |why: &str| Err(Error::new(ErrorKind::Conflict, format!("{named}: {why}")));
         match parse_manifest(&text, &named.to_string())? {
@@ -98,7 +98,9 @@ impl Number {
                 return Err(Error::new(ErrorKind::InvalidArgument, what));
             };
             let wanted = self.ending.is_empty() || self.ending.iter().any(|ending| name.ends_with(ending));
-            if wanted && !kind.is_dir() && !is_temporary_name(&name) && name != MANIFEST_NAME {
+            // A FIFO, a socket or a device holds no frame.
+            let is_file = kind.is_file() || kind.is_symlink();
+            if wanted && is_file && !is_temporary_name(&name) && name != MANIFEST_NAME {
                 names.push(name);
             }
         }
@@ -165,12 +167,14 @@ mod tests {
         run(&ask(false)).unwrap();
         assert_eq!(run(&ask(false)).unwrap_err().kind(), ErrorKind::Conflict);
         touch("ant.jpg");
+        let fifo = std::process::Command::new("mkfifo").arg(folder.path().join("fifo.jpg")).status().unwrap();
+        assert!(fifo.success());
         std::fs::remove_file(folder.path().join("cat_1.jpg")).unwrap();
         run(&ask(true)).unwrap();
         let text = std::fs::read_to_string(folder.path().join(MANIFEST_NAME)).unwrap();
         let Layout::List(files) = parse_manifest(&text, "m").unwrap() else { panic!("{text}") };
         let names: Vec<&str> = files.iter().map(|file| file.as_str()).collect();
         assert_eq!(names, ["cat_1.jpg", "dog_1.jpg", "odd\t\\\".png", "ant.jpg"]);
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 6, "nothing else is left");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 7, "nothing else is left");
     }
 }

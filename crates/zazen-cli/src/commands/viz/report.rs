@@ -102,11 +102,7 @@ fn read(folder: &Path) -> Result<Run> {
 }
 
 fn lines_of(file: &Path) -> Result<Vec<Line>> {
-    let failed = |error| Error::io(file.display().to_string(), error);
-    if std::fs::metadata(file).map_err(failed)?.len() > RECORD_BYTES_MAX {
-        return Err(Error::new(ErrorKind::TooLarge, format!("{}: more than 1 GiB", file.display())));
-    }
-    let text = std::fs::read_to_string(file).map_err(failed)?;
+    let text = crate::parse::text_file(file, RECORD_BYTES_MAX, "record")?;
     let parse = |(line, at): (&str, u32)| {
         serde_json::from_str(line).map_err(|error| {
             Error::new(ErrorKind::Corrupt, format!("{}, line {at}: no record: {error}", file.display()))
