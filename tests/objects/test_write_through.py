@@ -2,8 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,9 @@ from hostile import Hostile
 from launching import wait_for
 
 from conftest import KEYS, daemon, location, read
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "trust"))
+from wire import Raw, Refused
 
 pytestmark = pytest.mark.filterwarnings("ignore::zazen.ZazenWarning")
 
@@ -253,3 +259,50 @@ def test_ctrl_c_ends_it_after_what_is_under_way(helper, tmp_path):
         assert run.returncode == 0, report
         assert report["write_through"]["written"] == report["pushed"] == len(server.objects) > 0
         wait_for(lambda: node.read() == {n: FRAMES[n] for n in node.read()}, "the frames", 60)
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that every user may search."""
+    if os.geteuid() != 0:
+        pytest.skip("acting as another user needs root")
+    folder = Path(tempfile.mkdtemp(prefix="zzo-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def connect_as(uid: int, socket: Path) -> Raw:
+    """A caller who is that user for the kernel, which says so to the daemon."""
+    os.setegid(uid)
+    os.seteuid(uid)
+    try:
+        return Raw(socket)
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+def test_only_operators_push_frames_of_a_bucket(helper, open_folder):
+    owner, stranger = 64_711, 64_712
+    with (
+        Hostile({"p/run1/f-0.bin": b"zero"}) as server,
+        Node(open_folder, helper, f"s3://b/p?endpoint={server.endpoint}", owner=owner, mode="0444") as node,
+    ):
+        socket = node.running.socket
+
+        def push(caller, number, uid, refusal):
+            caller.announce(node.dataset, f"f-{number}.bin", number, 4, uid)
+            caller.stream.sendall(b"evil")
+            with pytest.raises(Refused, match=refusal):
+                caller.reply()
+
+        # The user whom `owner=` names may read, and is no operator either. An object that is not
+        # there could be anybody's.
+        for uid in (owner, stranger):
+            for number in (0, 1):
+                push(connect_as(uid, socket), number, uid, "holders of the cluster's key push frames")
+                push(connect_as(uid, socket), number, owner, "holders of the cluster's key push frames")
+        # These very messages are taken from the daemon's user, up to their wrong checksum.
+        push(Raw(socket), 1, 0, "checksum")
+        assert node.read() == {0: b"zero"}
