@@ -261,6 +261,26 @@ def test_ctrl_c_ends_it_after_what_is_under_way(helper, tmp_path):
         wait_for(lambda: node.read() == {n: FRAMES[n] for n in node.read()}, "the frames", 60)
 
 
+def test_a_planted_link_uploads_nothing(helper, tmp_path):
+    """Of others who may write into the watched directory."""
+    if os.geteuid() != 0:
+        pytest.skip("acting as another user needs root")
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"secret")
+    secret.chmod(0o600)
+    with Hostile({}) as server, Node(tmp_path, helper, f"s3://b/p?endpoint={server.endpoint}") as node:
+        node.write(FRAMES)
+        os.symlink(secret, node.written / "frame009.bin")
+        os.chown(node.written / "frame009.bin", 64_713, 64_713, follow_symlinks=False)
+        report = node.push("--watch", node.written, "--idle-exit", "1s")
+        assert report["pushed"] == len(FRAMES) and "link that user 64713 made" in node.said
+        assert server.objects == {f"p/run1/frame{n:03}.bin": data for n, data in FRAMES.items()}
+        # Nor does the manifest.
+        os.rename(node.written / "frame009.bin", node.written / "zazen.toml")
+        node.push("--watch", node.written, "--idle-exit", "1s", status=1)
+        assert "p/run1/zazen.toml" not in server.objects
+
+
 @pytest.fixture
 def open_folder():
     """A folder that every user may search."""
