@@ -269,9 +269,9 @@ mod tests {
 
     /// Starts a shell script in the daemon's place.
     ///
-    /// A process of its own writes the script. Were it open for writing in this process, a process that another test
-    /// starts at that moment would inherit the descriptor until it calls `exec`, and the kernel would refuse to run the
-    /// script (ETXTBSY).
+    /// A process of its own writes the script. Were it open for writing in this process, a process
+    /// that another test starts at that moment would inherit the descriptor until it calls `exec`,
+    /// and the kernel would refuse to run the script (ETXTBSY).
     fn start(script: &str) -> Result<Daemon> {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("zazend");
