@@ -82,6 +82,7 @@ pub fn calibrate(runs: &[Vec<Span>], base: &Cluster, seed: u64) -> Result<(Clust
             .collect();
         estimates.extend(bandwidth(name, &ops, &points, &mut cluster, &mut noise, seed));
     }
+    estimates.extend(latency(&estimates, &mut cluster));
     estimates.push(deviation(&good, &mut cluster));
     estimates.push(sigma(noise, &mut cluster));
     if good.iter().any(|span| span.op == "namespace.ask") {
@@ -306,6 +307,22 @@ fn bandwidth(
     ]
 }
 
+/// What calls take besides their bytes holds the disk's latency: it must not be counted once more.
+/// Where only writes or only reads tell their part, the others keep it in theirs.
+fn latency(estimates: &[Estimate], cluster: &mut Cluster) -> Option<Estimate> {
+    let told = |name: &str| estimates.iter().find(|each| each.name == name && each.value.is_some());
+    let (writes, reads) = (told("daemon.insert_us"), told("daemon.fetch_us"));
+    let spans = [writes, reads].into_iter().flatten().map(|each| each.spans).max()?;
+    let was_us = std::mem::take(&mut cluster.disk.latency_us);
+    for (told, place) in [(writes, &mut cluster.daemon.insert_us), (reads, &mut cluster.daemon.fetch_us)] {
+        if let (None, Spread::Constant(us)) = (told, place) {
+            *us += was_us;
+        }
+    }
+    let word = "what calls take besides their bytes (daemon.insert_us, daemon.fetch_us) has it".to_owned();
+    Some(Estimate { name: "disk.latency_us".to_owned(), value: Some((0.0, 0.0, 0.0)), spans, word })
+}
+
 /// How far the nodes' speeds are apart.
 fn deviation(good: &[&Span], cluster: &mut Cluster) -> Estimate {
     let name = "disk.node_deviation".to_owned();
@@ -409,6 +426,37 @@ pub(crate) mod tests {
             assert_eq!(cluster.disk.write_bytes_per_s, found);
             assert!(cluster.origin["disk.write_bytes_per_s"].starts_with("calibrated from"));
             Cluster::from_toml(&cluster.to_toml().unwrap()).unwrap();
+        }
+    }
+
+    /// A disk of the calibrated cluster takes what the spans took: its latency is counted once. What
+    /// the spans do not tell takes what it took before.
+    #[test]
+    fn a_disks_latency_is_counted_once() {
+        let mut base = Cluster::commodity();
+        base.disk.latency_us = 1_000.0;
+        let besides_us = |cluster: &Cluster, place: &Spread| cluster.disk.latency_us + place.mean_us();
+        let writes = spans("n0", 1_000, 1e-3, 100e6, 40);
+        let as_reads = |span: &Span| Span {
+            op: "frames.get_block".into(),
+            bytes_in: 0,
+            bytes_out: span.bytes_in,
+            start_ns: span.start_ns + 500_000_000,
+            ..span.clone()
+        };
+        let reads: Vec<Span> = writes.iter().map(as_reads).collect();
+        let before = |place: &Spread| besides_us(&base, place);
+        let (insert_us, fetch_us) = (before(&base.daemon.insert_us), before(&base.daemon.fetch_us));
+        for (run, write_us, read_us) in [
+            (writes.clone(), 1_000.0, fetch_us),
+            (reads.clone(), insert_us, 1_000.0),
+            ([writes, reads].concat(), 1_000.0, 1_000.0),
+        ] {
+            let (cluster, estimates) = calibrate(&[run], &base, 1).unwrap();
+            let close = |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 0.4, "{found}");
+            close(besides_us(&cluster, &cluster.daemon.insert_us), write_us);
+            close(besides_us(&cluster, &cluster.daemon.fetch_us), read_us);
+            assert!(estimate(&estimates, "disk.latency_us").value.is_some());
         }
     }
 
