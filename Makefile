@@ -72,8 +72,8 @@ test-python-run:
 test-integrations-run:
 	@$(STEP) "test 4 of 5" "running the tests of the integrations" 180 $(PYTEST) -n $(if $(filter 1,$(JOBS)),1,2) integrations
 
-# The server that checks signatures takes minutes to compile: scripts/install-versitygw.sh. Without it, its tests say so.
 # What it builds is needed by these tests only, and it is built while others wait.
+# The server that checks signatures takes minutes to compile: scripts/install-versitygw.sh. Without it, its tests say so.
 test-objects-run: objects
 	@$(STEP) "test 5 of 5" "running the tests of object stores" 90 \
 	  sh -c '$(OBJECTS_TEST); all=$$?; $(PYTEST) -n 2 tests/objects && exit $$all'
