@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from disks import Disks
 from evaluation import Context
 from process import ROOT, BenchError
 from result import Figure
@@ -23,21 +24,25 @@ from hdfs_cluster import Hdfs, lacking
 from launching import mpi_environment, mpiexec
 
 RATE_MBIT = 200
+#: Of each node's disk. A disk that is as fast as this machine's would leave the processors to
+#: decide, which all nodes share.
+DISK_MB = 20
 NODES, COPIES = 4, 2
 #: Servers of the parallel file system's stand-in, which are no data nodes.
 SERVERS = 2
 #: What was measured on, in one line.
 LINKS = (
-    f"{NODES} data nodes and a name node in network namespaces, links of {RATE_MBIT} Mbit/s, r={COPIES}, "
-    "no pages cached before a pass"
+    f"{NODES} data nodes and a name node in network namespaces, links of {RATE_MBIT} Mbit/s, disks of "
+    f"{DISK_MB} MB/s, r={COPIES}, no pages cached before a pass"
 )
 RANK = Path(__file__).with_name("visio_rank.py")
 SERVER = Path(__file__).with_name("server.py")
 #: Steps, blocks and points along each edge of a block.
 Shape = tuple[int, tuple[int, int, int], int]
 LIMITS = [
-    "All nodes share this machine's processors and its disk, so what needs processors, as parsing does, "
-    "does not grow with the nodes.",
+    "All nodes share this machine's processors, so what needs processors, as parsing does, does not grow "
+    f"with the nodes. Each data node reads at most {DISK_MB} MB/s from the disk; name node and servers "
+    "are not limited.",
 ]
 
 
@@ -49,6 +54,7 @@ class Nodes(Hdfs):
         self.local: dict[str, Path] = {}
         self.urls: dict[str, str] = {}
         self._servers: list[subprocess.Popen[str]] = []
+        self._disks: Disks | None = None
 
     def load(self, name: str, shape: Shape) -> None:
         """Makes a data set, and puts it into HDFS."""
@@ -56,6 +62,15 @@ class Nodes(Hdfs):
         self.local[name] = write(self.folder / f"data {name}", steps=steps, blocks=blocks, points=points)
         self.urls[name] = f"hdfs://node0:9870/{name.replace(' ', '_')}/ts.vtm.series"
         self.zazen("viz", "load", self.local[name], self.urls[name].rpartition("/")[0], "--copies", COPIES)
+
+    def limit_disks(self) -> None:
+        """From now on data nodes and ranks read from their node's disk, at its rate."""
+        self._disks = Disks(self.folder, self.mark, list(range(1, NODES + 1)))
+        self._disks.limit(DISK_MB * 1_000_000)
+        for node, process in self.processes.items():
+            if node in self._disks.groups:
+                self._disks.put(node, process.pid)
+        self.groups = self._disks.root
 
     def serve(self) -> None:
         """Starts the servers."""
@@ -71,6 +86,8 @@ class Nodes(Hdfs):
             server.kill()
             server.wait(60)
         super().down()
+        if self._disks is not None:
+            self._disks.remove()
 
     def servers(self, count: int) -> list[str]:
         """The addresses of some servers."""
@@ -150,6 +167,7 @@ def nodes(context: Context, figure: Figure, sets: dict[str, Shape]) -> Iterator[
         # Only pages that are on the disk can be dropped.
         os.sync()
         running.serve()
+        running.limit_disks()
         running.shape(f"{RATE_MBIT}mbit")
         yield running
     finally:

@@ -49,6 +49,8 @@ class Hdfs:
         self.folder, self.nodes, self.processes = folder, nodes, {}
         self.every = range(nodes + 1 + others)
         self.mark = f"zv{os.getpid()}"
+        #: A folder of control groups, one for each node; ranks enter their node's.
+        self.groups = None
 
     def name(self, node):
         return f"{self.mark}n{node}"
@@ -194,7 +196,8 @@ class Hdfs:
         settings = f"HADOOP_CONF_DIR={self.folder}/client$1" if as_files else "HADOOP_CONF_DIR=/nowhere"
         inner = f'hostname node$1; export {settings}; shift; exec "$@"'
         enter = f"exec ip netns exec {self.mark}n$i unshare --uts"
-        script = f"i=$((PMI_RANK + 1)); {enter} sh -c '{inner}' sh $i \"$@\""
+        limited = f"echo $$ > {self.groups}/n$i/cgroup.procs; " if self.groups else ""
+        script = f"i=$((PMI_RANK + 1)); {limited}{enter} sh -c '{inner}' sh $i \"$@\""
         command = [launcher, "-n", str(count), "sh", "-c", script, "sh"]
         command += [sys.executable, *map(str, words)]
         return subprocess.Popen(
