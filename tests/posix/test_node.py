@@ -5,6 +5,7 @@ import os
 import select
 import signal
 import subprocess
+from pathlib import Path
 
 from harness import PREFIX, Daemon, python
 
@@ -94,6 +95,44 @@ print(os.stat("{PREFIX}/file").st_size, flush=True)
                 os.kill(worker, signal.SIGKILL)
             said, _ = run.communicate("go\n", timeout=60)
         assert said == "EIO\n6\n"
+
+
+def test_a_program_is_served_by_the_next_process_of_a_plug_in(programs):
+    """Clients can know of a process's end before the daemon does: the daemon's thread that watches
+    the process gets no processor here. A program that asks meanwhile must not be sent to the process
+    that has ended."""
+    program = f"""
+import os, sys
+os.stat("{PREFIX}")
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    os.listdir("{PREFIX}")
+except OSError:
+    pass
+print(os.stat("{PREFIX}").st_mode > 0, flush=True)
+"""
+    with Daemon(programs, isolated=True, listen=True) as daemon, contextlib.ExitStack() as stack:
+        cores = sorted(os.sched_getaffinity(0))
+        busy = stack.enter_context(subprocess.Popen([python(), "-c", "while True: pass"]))
+        stack.callback(busy.kill)
+        os.sched_setaffinity(busy.pid, cores[:1])
+        watching = [
+            int(thread)
+            for thread in os.listdir(f"/proc/{daemon.pid}/task")
+            if Path(f"/proc/{daemon.pid}/task/{thread}/comm").read_text().startswith("plugin-")
+        ]
+        assert watching
+        for thread in watching:
+            os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+            os.sched_setaffinity(thread, cores[:1])
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        run = stack.enter_context(subprocess.Popen([*daemon.command(), python(), "-c", program], **pipes))
+        assert run.stdout.readline() == "ready\n"
+        for worker in children(daemon.pid):
+            os.kill(worker, signal.SIGKILL)
+        said, _ = run.communicate("go\n", timeout=60)
+        assert said == "True\n"
 
 
 def test_a_program_that_may_have_no_more_descriptors_is_served(programs):

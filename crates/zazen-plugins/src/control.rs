@@ -154,6 +154,13 @@ pub(crate) fn readable(fds: &[BorrowedFd<'_>], patience: Duration) -> bool {
     }
 }
 
+/// Whether the other end is gone. Messages of it may wait still.
+pub(crate) fn is_closed(socket: BorrowedFd<'_>) -> bool {
+    let mut waits = [PollFd::from_borrowed_fd(socket, PollFlags::empty())];
+    let found = rustix::event::poll(&mut waits, Some(&Timespec::default()));
+    found.is_ok() && waits[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+}
+
 /// Receives one message; `None` if the other end is gone. Waits as long as it takes for a message's
 /// beginning only.
 pub(crate) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> Result<Option<T>> {

@@ -95,7 +95,7 @@ pub(crate) fn hand_over(
     socket: BorrowedFd<'_>,
 ) -> Result<(PluginOpened, Option<OwnedFd>)> {
     let mut ends = None;
-    let opened = isolated.connect(&caller.credentials, None).and_then(|(mut connection, _)| {
+    let opened = isolated.asked(&caller.credentials, |mut connection, _| {
         let opened = open_for(&mut connection, caller, open, &[socket])?;
         if opened.status == 0 {
             let lost = || Error::new(ErrorKind::Io, "the connection to the plug-in's process has no socket");
@@ -126,15 +126,16 @@ impl Relays {
     }
 
     fn try_open(&self, isolated: &Supervisor, caller: &Caller, open: &OpenPlugin) -> Result<PluginOpened> {
-        let (mut connection, generation) = isolated.connect(&caller.credentials, None)?;
-        let opened = open_for(&mut connection, caller, open, &[])?;
-        if opened.status == 0 {
-            let lanes = connection.lanes()?;
-            let idle = Mutex::new(vec![connection]);
-            let relay = Arc::new(Relay { plugin: open.plugin, generation, lanes, idle });
-            self.all().insert(caller.connection, relay);
-        }
-        Ok(opened)
+        isolated.asked(&caller.credentials, |mut connection, generation| {
+            let opened = open_for(&mut connection, caller, open, &[])?;
+            if opened.status == 0 {
+                let lanes = connection.lanes()?;
+                let idle = Mutex::new(vec![connection]);
+                let relay = Arc::new(Relay { plugin: open.plugin, generation, lanes, idle });
+                self.all().insert(caller.connection, relay);
+            }
+            Ok(opened)
+        })
     }
 
     /// Passes a call on. Whatever goes wrong is the answer's status.

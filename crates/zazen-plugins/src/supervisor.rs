@@ -126,6 +126,11 @@ impl Worker {
         self.phase == Phase::Running && self.clients == 0 && self.wanted.elapsed() > for_at_least
     }
 
+    /// Whether its process has ended, though the thread that watches it has not said so yet.
+    fn is_gone(&self) -> bool {
+        self.control.as_ref().is_some_and(|control| control::is_closed(control.as_fd()))
+    }
+
     fn end(&mut self) {
         self.phase = Phase::Ending;
         self.tell_to_stop(Duration::ZERO);
@@ -216,7 +221,7 @@ impl Shared {
             }
             let now = Instant::now();
             let next_look = match state.workers.get_mut(whom) {
-                Some(worker) if worker.phase == Phase::Running => {
+                Some(worker) if worker.phase == Phase::Running && !worker.is_gone() => {
                     worker.wanted = now;
                     return Ok(Readiness::Runs(worker.generation));
                 }
@@ -404,6 +409,32 @@ impl Supervisor {
         let mut connection = Connection::local(&socket, Carrier::Auto, BEGIN_WAIT)?;
         connection.set_timeout(patience);
         Ok((connection, generation))
+    }
+
+    /// Hands `ask` a connection to the process that serves that caller; that of the next process
+    /// if this one has ended before its answer. `ask` may be called twice.
+    pub(crate) fn asked<T>(
+        &self,
+        caller: &Credentials,
+        mut ask: impl FnMut(Connection, u64) -> Result<T>,
+    ) -> Result<T> {
+        let mut has_lost = false;
+        loop {
+            let (socket, generation) = self.socket(caller)?;
+            let answer = Connection::local(&socket, Carrier::Auto, BEGIN_WAIT).and_then(|mut connection| {
+                connection.set_timeout(None);
+                ask(connection, generation)
+            });
+            let is_lost = |error: &Error| {
+                use ErrorKind::{Io, NotFound, Protocol, Unavailable};
+                matches!(error.kind(), Io | NotFound | Protocol | Unavailable)
+                    && self.fate(generation).kind != FateKind::Running as u8
+            };
+            match answer {
+                Err(error) if !has_lost && is_lost(&error) => has_lost = true,
+                answer => return answer,
+            }
+        }
     }
 
     /// What became of that generation. A caller asks that lost it a moment ago, so this waits a
