@@ -6,7 +6,8 @@ usage: rust_tests.py [--jobs N] [--no-run] [CARGO ARGUMENT...]
 `cargo test` runs one test program after the other, and many of them wait for processes and clocks:
 half of two cores stands idle. Each program runs here as cargo would run it: in its package's
 folder, with the paths of the libraries that cargo builds. What a program prints is shown when it
-fails. The status is 0 if every program was built and passed.
+fails, and of each how long it took, with the processor time of it and of what it waited for. The
+status is 0 if every program was built and passed.
 
 Most tests are compiled unoptimised (scripts/rustc_tests), unless the environment has a
 RUSTC_WRAPPER of its own.
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 # These programs take longest: they start first, so that none of them is left alone at the end.
 LONG = (
@@ -54,12 +56,21 @@ def built(arguments: list[str]) -> list[dict] | None:
     return programs if cargo.returncode == 0 else None
 
 
-def run(program: dict, libraries: str) -> tuple[dict, int, str, float]:
-    """One program's status, its output and its time in seconds."""
+class Ended(NamedTuple):
+    """One program that has ended. The processor time has that of the processes it waited for."""
+
+    program: dict
+    status: int
+    output: str
+    seconds: float
+    processor_seconds: float
+
+
+def run(program: dict, libraries: str) -> Ended:
     folder = Path(program["manifest_path"]).parent
     environment = dict(os.environ, CARGO_MANIFEST_DIR=str(folder), LD_LIBRARY_PATH=libraries)
     begun = time.monotonic()
-    done = subprocess.run(
+    running = subprocess.Popen(
         [program["executable"]],
         cwd=folder,
         env=environment,
@@ -69,7 +80,12 @@ def run(program: dict, libraries: str) -> tuple[dict, int, str, float]:
         text=True,
         errors="replace",
     )
-    return program, done.returncode, done.stdout, time.monotonic() - begun
+    with running.stdout:
+        output = running.stdout.read()
+    _, status, usage = os.wait4(running.pid, 0)
+    running.returncode = os.waitstatus_to_exitcode(status)
+    processor = usage.ru_utime + usage.ru_stime
+    return Ended(program, running.returncode, output, time.monotonic() - begun, processor)
 
 
 def name(program: dict) -> str:
@@ -107,23 +123,30 @@ def main() -> int:
         return 1
     libraries = library_path(programs)
     failed = []
-    passed = 0
+    passed, processor = 0, 0.0
     with concurrent.futures.ThreadPoolExecutor(max(1, given.jobs)) as pool:
         waiting = [pool.submit(run, p, libraries) for p in sorted(programs, key=rank)]
         for ready in concurrent.futures.as_completed(waiting):
-            program, status, output, seconds = ready.result()
-            if status != 0:
-                failed.append(name(program))
+            ended = ready.result()
+            called = name(ended.program)
+            processor += ended.processor_seconds
+            if ended.status != 0:
+                failed.append(called)
                 print(
-                    f"\n---- {name(program)} failed with status {status}; its output:\n{output}", flush=True
+                    f"\n---- {called} failed with status {ended.status}; its output:\n{ended.output}",
+                    flush=True,
                 )
                 continue
-            results = [line for line in output.splitlines() if line.startswith("test result: ok.")]
+            results = [line for line in ended.output.splitlines() if line.startswith("test result: ok.")]
             tests = sum(int(line.split()[3]) for line in results)
             passed += tests
             if tests:
-                print(f"{name(program)}: {tests} passed in {seconds:.1f} s", flush=True)
-    print(f"Rust: {len(programs)} test programs, {passed} tests passed, {len(failed)} programs failed")
+                took = f"{ended.seconds:.1f} s, processor {ended.processor_seconds:.1f} s"
+                print(f"{called}: {tests} passed in {took}", flush=True)
+    print(
+        f"Rust: {len(programs)} test programs, {passed} tests passed, {len(failed)} programs failed; "
+        f"processor {processor:.0f} s"
+    )
     for each in failed:
         print(f"  failed: {each}")
     return 1 if failed else 0
