@@ -13,6 +13,18 @@ for _ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
 # Python then writes each word of a line by itself, and lines of several ranks mix.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
+# More ranks, and more processes, than there are cores run here. A rank of MPI that waits polls, and
+# takes the time of the rank that it waits for: here it sleeps after some polls (MPICH), or yields
+# (Open MPI). Threads of libraries of linear algebra would poll as well.
+for _name, _value in {
+    "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
+    "MPIR_CVAR_POLLS_BEFORE_YIELD": "50",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}.items():
+    os.environ.setdefault(_name, _value)
+
 # The tests of these files take longest. They begin first: whole files are handed to the workers,
 # and all wait for one that begins last.
 LONGEST = (
