@@ -71,48 +71,68 @@ def radii(atoms):
     return atoms.radius_of_gyration()
 
 
-def analyses(universe):
-    """Name -> a new analysis, what of its results to compare, and the relative error that is
-    allowed."""
+def opened(trajectory):
+    """A universe with charges, and the groups of it that are analysed."""
+    universe = mda.Universe(topology, trajectory)
     universe.add_TopologyAttr("charges", np.linspace(-1, 1, len(universe.atoms)))
     protein, ca = universe.select_atoms("protein"), universe.select_atoms("name CA")
-    water = universe.select_atoms("resname SOL and name OW")[:200]
+    return universe, protein, ca
+
+
+def of_contacts(universe, _protein, _ca):
     pairs = ("resname ASP and name OD*", "resname ARG and name NH*")
-    groups = tuple(universe.select_atoms(of) for of in pairs)
-    return {
-        "rmsf": (rms.RMSF(ca), lambda r: r.rmsf, 0),
-        # Some ranks have no atom of it.
-        "rmsf of two atoms": (rms.RMSF(ca[:2]), lambda r: r.rmsf, 0),
-        "rmsd": (rms.RMSD(protein, select="backbone"), lambda r: r.rmsd, 0),
-        "function": (
-            AnalysisFromFunction(radii, universe.trajectory, protein),
-            lambda r: (r.timeseries, r.times),
-            0,
-        ),
-        "subclass": (Centres(ca), lambda r: (r.centres, r.histogram), 0),
-        "means": (Means(ca), lambda r: (r.centre, r.radius), 1e-12),
-        "dihedrals": (dihedrals.Ramachandran(protein), lambda r: r.angles, 0),
-        "contacts": (contacts.Contacts(universe, pairs, groups), lambda r: r.timeseries, 0),
-        "rdf": (rdf.InterRDF(water, water, nbins=40), lambda r: (r.rdf, r.bins, r.count), 1e-12),
-        "density": (lineardensity.LinearDensity(ca), lambda r: r.z.mass_density, 1e-12),
-        "hbonds": (
-            HydrogenBondAnalysis(
-                universe, hydrogens_sel="protein and name H", acceptors_sel="protein and name O",
-                donors_sel="protein and name N",
-            ),
-            lambda r: r.hbonds,
-            0,
-        ),
-    }  # fmt: skip
+    return contacts.Contacts(universe, pairs, tuple(universe.select_atoms(of) for of in pairs))
+
+
+def of_waters(universe, _protein, _ca):
+    water = universe.select_atoms("resname SOL and name OW")[:200]
+    return rdf.InterRDF(water, water, nbins=40)
+
+
+def of_bonds(universe, _protein, _ca):
+    return HydrogenBondAnalysis(
+        universe,
+        hydrogens_sel="protein and name H",
+        acceptors_sel="protein and name O",
+        donors_sel="protein and name N",
+    )
+
+
+#: Name -> what makes a new analysis, what of its results to compare, and the relative error that is
+#: allowed.
+ANALYSES = {
+    "rmsf": (lambda universe, protein, ca: rms.RMSF(ca), lambda r: r.rmsf, 0),
+    # Some ranks have no atom of it.
+    "rmsf of two atoms": (lambda universe, protein, ca: rms.RMSF(ca[:2]), lambda r: r.rmsf, 0),
+    "rmsd": (lambda universe, protein, ca: rms.RMSD(protein, select="backbone"), lambda r: r.rmsd, 0),
+    "function": (
+        lambda universe, protein, ca: AnalysisFromFunction(radii, universe.trajectory, protein),
+        lambda r: (r.timeseries, r.times),
+        0,
+    ),
+    "subclass": (lambda universe, protein, ca: Centres(ca), lambda r: (r.centres, r.histogram), 0),
+    "means": (lambda universe, protein, ca: Means(ca), lambda r: (r.centre, r.radius), 1e-12),
+    "dihedrals": (lambda universe, protein, ca: dihedrals.Ramachandran(protein), lambda r: r.angles, 0),
+    "contacts": (of_contacts, lambda r: r.timeseries, 0),
+    "rdf": (of_waters, lambda r: (r.rdf, r.bins, r.count), 1e-12),
+    "density": (
+        lambda universe, protein, ca: lineardensity.LinearDensity(ca),
+        lambda r: r.z.mass_density,
+        1e-12,
+    ),
+    "hbonds": (of_bonds, lambda r: r.hbonds, 0),
+}
 
 
 def results(found):
     return [np.asarray(value) for value in (found if isinstance(found, tuple) else (found,))]
 
 
-def compare(what, range_of):
-    serial, of, allowed = analyses(mda.Universe(topology, plain))[what]
-    parallel, _, _ = analyses(mda.Universe(topology, name))[what]
+def compare(what, range_of, of_plain, of_zazen):
+    make, of, allowed = ANALYSES[what]
+    for universe, *_ in (of_plain, of_zazen):
+        universe.trajectory[0]
+    serial, parallel = make(*of_plain), make(*of_zazen)
     serial.run(**range_of)
     back_end = zazen.mdanalysis.MPI()
     parallel.run(backend=back_end, **range_of)
@@ -143,13 +163,15 @@ if comm.size > 2:
 
 def compare_all(names):
     for what in names:
+        # Reading the topology takes longer than all runs over this short trajectory.
+        both = opened(plain), opened(name)
         for range_of in RANGES:
             empty = range_of.get("start") == range_of.get("stop") is not None
             if not empty or what in ("function", "subclass"):
-                compare(what, range_of)
+                compare(what, range_of, *both)
 
 
-compare_all(analyses(mda.Universe(topology, plain)))
+compare_all(ANALYSES)
 # The ranks exchange what RMSF needs after each frame.
 zazen.mdanalysis._mpi._ROUND_BYTES = 1
 compare_all(["rmsf", "rmsf of two atoms"])
