@@ -74,9 +74,9 @@ def test_the_packages_say_what_they_need(packages):
 def test_lintian_has_nothing_to_say(packages):
     if shutil.which("lintian") is None:
         pytest.skip("lintian is not installed; it is a package of Debian")
-    for file in packages.values():
-        told = subprocess.run(["lintian", file], capture_output=True, text=True, timeout=300)
-        assert told.returncode == 0 and not told.stdout, (file.name, told.stdout)
+    # All at once: its own start takes seconds.
+    told = subprocess.run(["lintian", *packages.values()], capture_output=True, text=True, timeout=600)
+    assert told.returncode == 0 and not told.stdout, told.stdout
 
 
 def test_the_installed_daemon_serves_and_finds_its_plug_ins(installed, tmp_path):
