@@ -11,12 +11,10 @@ import json
 import sys
 import warnings
 
-from mpi4py import MPI
-from vtkmodules import vtkFiltersCore, vtkIOImage, vtkIOXML, vtkRenderingCore
-from vtkmodules.util.numpy_support import vtk_to_numpy
-
-import vtkmodules.vtkRenderingOpenGL2  # noqa: F401  isort: skip  It registers the renderer.
 import zazen.viz
+from mpi4py import MPI
+from vtkmodules import vtkFiltersCore, vtkIOXML
+from vtkmodules.util.numpy_support import vtk_to_numpy
 
 COMM = MPI.COMM_WORLD
 
@@ -41,6 +39,10 @@ def contour(block):
 
 
 def render(surfaces, picture):
+    # Rank 0 alone draws; the others need not load what takes half of a rank's start.
+    import vtkmodules.vtkRenderingOpenGL2  # noqa: F401  It registers the renderer.
+    from vtkmodules import vtkIOImage, vtkRenderingCore
+
     renderer = vtkRenderingCore.vtkRenderer()
     renderer.SetBackground(0.1, 0.1, 0.2)
     for text in surfaces:
