@@ -5,7 +5,10 @@ use super::interleave::all;
 use super::simulate::Simulation;
 use super::world::ALL_FAULTS;
 
-/// The first seed that finds the planted bug, and how; the same seed finds nothing without it.
+/// Of the simulation, for each planted bug.
+const SEEDS_MAX: u64 = 16;
+
+/// A seed that finds the planted bug, and how; the same seed finds nothing without it.
 /// Seed 0 stands for two operations at once in all orders.
 fn found(bug: Mutant) -> Option<(u64, String)> {
     let of_splits = matches!(bug, Mutant::IgnoresFreeze | Mutant::DropsFullBuckets | Mutant::ForgetsRights);
@@ -17,9 +20,22 @@ fn found(bug: Mutant) -> Option<(u64, String)> {
         let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).err()?;
         Some(panic.downcast::<String>().map_or_else(|_| "a panic".into(), |text| *text))
     };
-    let Some((seed, how)) = (1..=16).find_map(|seed| Some((seed, run(seed, Some(bug))?))) else {
+    let at_once = || {
         let all = || all(Some(bug), 200);
-        return std::panic::catch_unwind(all).is_err().then(|| (0, "two operations at once".into()));
+        let is_found = std::panic::catch_unwind(all).is_err();
+        is_found.then(|| (0, "two operations at once".into()))
+    };
+    // Where it was found last it is looked for first: most of this test's time would go into seeds
+    // that do not find it.
+    let by_operations = [Mutant::RemovesWhileHeld, Mutant::MovesWithoutLock, Mutant::HoldsInAnyOrder];
+    let by_operations = by_operations.contains(&bug);
+    if by_operations && let Some(found) = at_once() {
+        return Some(found);
+    }
+    let first = if bug == Mutant::IgnoresFreeze { 11 } else { 1 };
+    let mut seeds = (first..=SEEDS_MAX).chain(1..first);
+    let Some((seed, how)) = seeds.find_map(|seed| Some((seed, run(seed, Some(bug))?))) else {
+        return if by_operations { None } else { at_once() };
     };
     assert_eq!(run(seed, None), None, "seed {seed} fails without {bug:?} too");
     Some((seed, how.chars().take(60).collect()))
