@@ -1,11 +1,11 @@
 //! Whether a program can be forwarded: not run with another's rights; and dynamically linked, or
 //! supervised.
 
-use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_env::plain_file::open_plain;
 use zazen_forward_api::elf;
 
 const SET_UID_OR_GID: u32 = 0o6000;
@@ -15,7 +15,7 @@ const SET_UID_OR_GID: u32 = 0o6000;
 pub(crate) fn can_be_run(program: &Path, supervised: bool) -> Result<()> {
     let refuse =
         |why: &str| Err(Error::new(ErrorKind::Unsupported, format!("program {}: {why}", program.display())));
-    let Ok(mut file) = File::open(program) else { return Ok(()) };
+    let Ok(mut file) = open_plain(program) else { return Ok(()) };
     if file.metadata().is_ok_and(|meta| meta.is_file() && meta.mode() & SET_UID_OR_GID != 0) {
         return refuse(
             "is set-user-id or set-group-id: such a program would not have these rights; run a copy without \
@@ -46,6 +46,11 @@ mod tests {
     fn this_test_can_be_run() {
         can_be_run(&std::env::current_exe().unwrap(), false).unwrap();
         can_be_run(Path::new("/etc/passwd"), false).unwrap();
+        // exec refuses a FIFO; nothing is waited for before that.
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("fifo");
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        can_be_run(&fifo, false).unwrap();
     }
 
     #[test]

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_env::plain_file::open_given;
 use zazen_sim::calibrate::Estimate;
 use zazen_sim::validate::{Baseline, Row, mape};
 use zazen_spans::{HEAD_BYTES, Head, LINES_SUFFIX, SUFFIX, Span};
@@ -254,7 +255,7 @@ impl Spans {
 
     fn add_blocks(&mut self, path: &Path) -> Result<()> {
         let named = |error| Error::io(format!("spans {}", path.display()), error);
-        let mut file = std::io::BufReader::with_capacity(1 << 20, std::fs::File::open(path).map_err(named)?);
+        let mut file = std::io::BufReader::with_capacity(1 << 20, open_given(path).map_err(named)?);
         let (mut at, mut body) = (0_u64, Vec::new());
         loop {
             let refuse = |error: Error| error.within(format!("spans {}: byte {at}", path.display()));
