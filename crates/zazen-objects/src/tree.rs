@@ -4,11 +4,11 @@
 //! asked for, and if they are exactly the range that was asked for. What a part of a listing does
 //! not show may exist all the same. Each call ends within its deadline.
 
-use crate::ahead::{Ahead, Gathered, Part, Pieces, Version};
+use crate::ahead::{Ahead, Filler, Part, Pieces, Read, Version};
 use crate::errors::translate;
 use crate::http::Connector;
 use crate::version::validator_of;
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, future, stream};
 use object_store::aws::{AmazonS3, AmazonS3Builder, Checksum};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use zazen_backing::objects::{CALL_DEADLINE, LIST_DEADLINE, ObjectLocation, WRITE_DEADLINE};
-use zazen_backing::served::{PAYLOAD_MAX, READ_BYTES_MAX};
+use zazen_backing::served::{PAYLOAD_MAX, READ_BYTES_MAX, STEP_BYTES};
 use zazen_backing::{Backing, DirectoryNames, Piece, Rights, SourceFile, SourceStat};
 use zazen_core::{Credentials, Error, ErrorKind, RelPath, Result, Validator};
 
@@ -27,6 +27,8 @@ use zazen_core::{Credentials, Error, ErrorKind, RelPath, Result, Validator};
 const FIRST_BYTES: u64 = 256 << 10;
 /// Objects of which that was too little; they are opened without their first bytes.
 const LARGE_MAX: usize = 1 << 16;
+/// Paths that are known to be no objects.
+const NO_OBJECTS_MAX: usize = 1 << 12;
 /// Looks at objects under way for one question.
 const LOOKS_MAX: usize = 32;
 /// If a question names so many objects of one folder, a listing is tried first.
@@ -51,6 +53,9 @@ pub(crate) struct Shared {
     location: ObjectLocation,
     ahead: Ahead,
     large: Mutex<HashSet<RelPath>>,
+    /// Where no object was, last time: a folder, or nothing. There the folder is asked for together
+    /// with the object, which saves a round trip.
+    no_objects: Mutex<HashSet<RelPath>>,
     /// Where requests run.
     handle: tokio::runtime::Handle,
 }
@@ -90,7 +95,8 @@ impl ObjectTree {
             .build()
             .map_err(|error| Error::new(ErrorKind::Config, format!("{}: {error}", location.root())))?;
         let handle = runtime.handle().clone();
-        let shared = Shared { store, location, ahead: Ahead::default(), large: Mutex::default(), handle };
+        let (ahead, large, no_objects) = (Ahead::default(), Mutex::default(), Mutex::default());
+        let shared = Shared { store, location, ahead, large, no_objects, handle };
         Ok(ObjectTree { shared: Arc::new(shared), runtime })
     }
 
@@ -204,10 +210,43 @@ impl Shared {
     }
 
     async fn stat(&self, path: &RelPath) -> Result<SourceStat> {
-        match self.head(path).await? {
-            Some(found) => Ok(found),
-            None => self.folder_at(path).await,
+        let folder = self.folder_at(path);
+        match self.object_or(path, self.head(path), folder).await {
+            (Ok(Some(found)), _) => Ok(found),
+            (Ok(None), folder) => folder,
+            (Err(error), _) => Err(error),
         }
+    }
+
+    /// What `object` finds at `path`, and if that is none, what `other` finds there.
+    async fn object_or<T, U>(
+        &self,
+        path: &RelPath,
+        object: impl Future<Output = Result<Option<T>>>,
+        other: impl Future<Output = Result<U>>,
+    ) -> (Result<Option<T>>, Result<U>) {
+        let known = || self.no_objects.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_none = known().contains(path);
+        let unasked = || Err(self.missing(path));
+        let (object, other) = match is_none {
+            true => future::join(object, other).await,
+            false => match object.await {
+                Ok(None) => (Ok(None), other.await),
+                found => (found, unasked()),
+            },
+        };
+        match (&object, is_none) {
+            (Ok(Some(_)), true) => drop(known().remove(path)),
+            (Ok(None), false) => {
+                let mut known = known();
+                if known.len() >= NO_OBJECTS_MAX {
+                    known.clear();
+                }
+                known.insert(path.clone());
+            }
+            _ => {}
+        }
+        (object, other)
     }
 
     /// `NotFound` if no key begins with `path` and a slash.
@@ -322,62 +361,80 @@ impl Shared {
     }
 
     async fn open(self: &Arc<Self>, path: &RelPath) -> Result<Validator> {
+        let none = async { Ok(self.no_object(path).await) };
+        match self.object_or(path, self.open_object(path), none).await {
+            (Ok(Some(seen)), _) => Ok(seen),
+            (Ok(None), none) => Err(none.unwrap_or_else(|error| error)),
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    /// Opens an object, and begins to fetch its first bytes; `None` if there is no such object.
+    async fn open_object(self: &Arc<Self>, path: &RelPath) -> Result<Option<Validator>> {
         if path.is_root() {
-            return Err(self.no_object(path).await);
+            return Ok(None);
         }
         let first_bytes = self.ahead.habit(path).clamp(FIRST_BYTES, READ_BYTES_MAX as u64);
         let is_large = self.large.lock().unwrap_or_else(PoisonError::into_inner).contains(path);
-        if !is_large || first_bytes > FIRST_BYTES {
-            let range = Some(GetRange::Bounded(0..first_bytes));
-            match self.store.get_opts(&self.object(path)?, GetOptions { range, ..Default::default() }).await {
-                Ok(found) => {
-                    let seen = validator_of(&found.meta);
-                    if seen.size > FIRST_BYTES {
-                        let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
-                        if large.len() >= LARGE_MAX {
-                            large.clear();
-                        }
-                        large.insert(path.clone());
-                    }
-                    let (shared, version) = (self.clone(), Version::of(path, &seen));
-                    let range = 0..first_bytes.min(seen.size);
-                    // Whoever opens it learns of it before all these bytes are here.
-                    let part = self
-                        .coming(range.end, async move { shared.collect(&version.path, found, range).await });
-                    self.ahead.keep(&Version::of(path, &seen), 0, part);
-                    return Ok(seen);
-                }
-                Err(object_store::Error::NotFound { .. }) => return Err(self.no_object(path).await),
-                // An empty object has no first byte: stores answer with an error.
-                Err(_) => {}
+        if is_large && first_bytes <= FIRST_BYTES {
+            return Ok(self.head(path).await?.map(|found| found.validator));
+        }
+        let range = Some(GetRange::Bounded(0..first_bytes));
+        let found = match self
+            .store
+            .get_opts(&self.object(path)?, GetOptions { range, ..Default::default() })
+            .await
+        {
+            Ok(found) => found,
+            Err(object_store::Error::NotFound { .. }) => return Ok(None),
+            // An empty object has no first byte: stores answer with an error.
+            Err(_) => return Ok(self.head(path).await?.map(|found| found.validator)),
+        };
+        let seen = validator_of(&found.meta);
+        if seen.size > FIRST_BYTES {
+            let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
+            if large.len() >= LARGE_MAX {
+                large.clear();
             }
+            large.insert(path.clone());
         }
-        match self.head(path).await? {
-            Some(found) => Ok(found.validator),
-            None => Err(self.no_object(path).await),
-        }
+        let (shared, version) = (self.clone(), Version::of(path, &seen));
+        let range = 0..first_bytes.min(seen.size);
+        let length = range.end;
+        // Whoever opens it learns of it before all these bytes are here.
+        let part = self.coming(length, |filler| async move {
+            shared.collect(&version.path, found, range, &filler).await
+        });
+        self.ahead.keep(&Version::of(path, &seen), 0, part);
+        Ok(Some(seen))
     }
 
     /// A part that `fetch` brings, from now on.
-    fn coming(&self, length: u64, fetch: impl Future<Output = Result<Pieces>> + Send + 'static) -> Part {
-        let what = self.location.root();
-        let fetch = self.handle.spawn(async move {
-            tokio::time::timeout(CALL_DEADLINE, fetch).await.unwrap_or_else(|_| {
+    fn coming<F>(&self, length: u64, fetch: impl FnOnce(Arc<Filler>) -> F) -> Part
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        let (part, filler) = Part::coming(length);
+        let (what, filler) = (self.location.root(), Arc::new(filler));
+        let fetch = fetch(filler.clone());
+        self.handle.spawn(async move {
+            let fetched = tokio::time::timeout(CALL_DEADLINE, fetch).await;
+            filler.end(fetched.unwrap_or_else(|_| {
                 let text = format!("{what}: no bytes came within {CALL_DEADLINE:?}");
                 Err(Error::new(ErrorKind::TimedOut, text))
-            })
+            }));
         });
-        let ended = |_| Error::new(ErrorKind::Unavailable, "the read was ended");
-        Part::coming(length, async move { fetch.await.map_err(ended).and_then(|got| got).map_err(Arc::new) })
+        part
     }
 
-    /// All bytes of an answer, which must be exactly `range`.
+    /// Gives all bytes of an answer to `filler`. They must be exactly `range`.
     async fn collect(
         &self,
         path: &RelPath,
         found: object_store::GetResult,
         range: std::ops::Range<u64>,
-    ) -> Result<Pieces> {
+        filler: &Filler,
+    ) -> Result<()> {
         let wrong = |what: String| {
             let text = format!("{}: {what}; the object store is out of order", self.name(path));
             Error::new(ErrorKind::Protocol, text)
@@ -385,25 +442,26 @@ impl Shared {
         if found.range != range {
             return Err(wrong(format!("asked for {range:?}, sent {:?}", found.range)));
         }
-        let wanted = range.end - range.start;
-        let (mut bytes, mut come) = (Gathered::default(), 0);
-        let mut parts = found.into_stream();
-        while let Some(part) = parts.next().await {
-            let part = part.map_err(|error| translate(&self.name(path), error))?;
-            come += part.len() as u64;
+        let (wanted, mut come) = (range.end - range.start, 0);
+        let mut pieces = found.into_stream();
+        while let Some(piece) = pieces.next().await {
+            let piece = piece.map_err(|error| translate(&self.name(path), error))?;
+            come += piece.len() as u64;
             if come > wanted {
                 return Err(wrong(format!("sent more than the {wanted} bytes asked for")));
             }
-            bytes.add(part);
+            if !filler.add(piece) {
+                break;
+            }
         }
         match come == wanted {
-            true => Ok(bytes.end()),
+            true => Ok(()),
             false => Err(wrong(format!("sent {come} of the {wanted} bytes asked for"))),
         }
     }
 
     /// Bytes of one version: `Stale` if the object is another one by now.
-    async fn get(&self, version: &Version, range: std::ops::Range<u64>) -> Result<Pieces> {
+    async fn get(&self, version: &Version, range: std::ops::Range<u64>, filler: &Filler) -> Result<()> {
         let path = &version.path;
         let options = GetOptions { range: Some(GetRange::Bounded(range.clone())), ..Default::default() };
         let stale = || {
@@ -413,7 +471,7 @@ impl Shared {
         };
         match self.store.get_opts(&self.object(path)?, options).await {
             Ok(found) if Version::of(path, &validator_of(&found.meta)) != *version => Err(stale()),
-            Ok(found) => self.collect(path, found, range).await,
+            Ok(found) => self.collect(path, found, range, filler).await,
             Err(object_store::Error::NotFound { .. }) => Err(stale()),
             Err(error) => {
                 // A shorter object has no such range, which stores report as an error of its own.
@@ -531,10 +589,11 @@ impl ObjectFile {
     fn begin(&self, range: std::ops::Range<u64>) -> Part {
         let (shared, version) = (self.shared.clone(), self.version.clone());
         let length = range.end - range.start;
-        self.shared.coming(length, async move { shared.get(&version, range).await })
+        self.shared.coming(length, |filler| async move { shared.get(&version, range, &filler).await })
     }
 
-    /// At most `bytes_max` bytes at `offset`; none at the end.
+    /// At most `bytes_max` bytes at `offset`; none at the end. Fewer, but [`STEP_BYTES`], while the
+    /// rest is coming.
     fn read(&self, bytes_max: usize, offset: u64) -> Result<Pieces> {
         let (shared, version, size) = (&self.shared, &self.version, self.stat.validator.size);
         let wanted = (bytes_max.min(READ_BYTES_MAX) as u64).min(size.saturating_sub(offset));
@@ -542,23 +601,23 @@ impl ObjectFile {
             return Ok(Pieces::default());
         }
         let ready = shared.ahead.take(version, offset);
-        let part = ready.unwrap_or_else(|| self.begin(offset..offset + wanted));
-        let comes = wanted.min(part.length);
-        for next in shared.ahead.after_read(version, offset, comes, READ_BYTES_MAX as u64) {
-            shared.ahead.keep(version, next.start, self.begin(next));
-        }
-        let waited = shared.handle.block_on(async { tokio::time::timeout(CALL_DEADLINE, part.bytes).await });
-        let bytes = match waited {
-            Ok(Ok(bytes)) => bytes,
-            Ok(Err(error)) => return Err(Error::new(error.kind(), error.to_string())),
-            Err(_) => {
+        let mut part = ready.unwrap_or_else(|| self.begin(offset..offset + wanted));
+        let begun = offset + part.left();
+        let bytes = match part.take(wanted.min(STEP_BYTES), wanted, CALL_DEADLINE) {
+            Some(Ok(bytes)) => bytes,
+            Some(Err(error)) => return Err(Error::new(error.kind(), error.to_string())),
+            None => {
                 let what = format!("{}: no bytes came within {CALL_DEADLINE:?}", shared.name(&version.path));
                 return Err(Error::new(ErrorKind::TimedOut, what));
             }
         };
-        let (bytes, rest) = bytes.split(comes);
-        if rest.length() > 0 {
-            shared.ahead.keep(version, offset + comes, Part::here(rest));
+        let end = offset + bytes.length();
+        if part.left() > 0 {
+            shared.ahead.keep(version, end, part);
+        }
+        let read = Read { start: offset, end, asked: offset + wanted, begun };
+        for next in shared.ahead.after_read(version, read, READ_BYTES_MAX as u64) {
+            shared.ahead.keep(version, next.start, self.begin(next));
         }
         Ok(bytes)
     }

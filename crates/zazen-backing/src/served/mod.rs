@@ -30,6 +30,9 @@ use zazen_wire::header::{HEADER_BYTES, Header, Kind};
 
 /// The largest read in one request, in bytes.
 pub const READ_BYTES_MAX: usize = 4 << 20;
+/// A longer read may be answered by so many bytes while the rest is coming, in bytes: whoever asked
+/// keeps them meanwhile, and asks again.
+pub const STEP_BYTES: u64 = 1 << 20;
 /// Paths in one stat request.
 pub const STATS_MAX: usize = 1024;
 /// The largest payload in either direction, in bytes: a listing of a few hundred thousand names.

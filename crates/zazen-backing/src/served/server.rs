@@ -2,8 +2,8 @@
 
 use super::upload::{Receiver, Writing};
 use super::{
-    ListDirectory, Names, OpenFile, READ_BYTES_MAX, ReadFile, STATS_MAX, StatMany, StatMessage, Stats,
-    TokenBucket, Traffic, function, receive, send,
+    ListDirectory, Names, OpenFile, READ_BYTES_MAX, ReadFile, STATS_MAX, STEP_BYTES, StatMany, StatMessage,
+    Stats, TokenBucket, Traffic, function, receive, send,
 };
 use crate::{Backing, DirectoryBacking, Piece, SourceFile};
 use std::collections::HashMap;
@@ -301,7 +301,7 @@ fn read(shared: &Shared, wanted: &ReadFile, current: &mut Current) -> Result<Vec
     }
     let length = (wanted.length as usize).min(READ_BYTES_MAX);
     let (mut data, mut filled) = (Vec::new(), 0);
-    while filled < length {
+    while filled < length.min(STEP_BYTES as usize) {
         let pieces = file.read_pieces(length - filled, wanted.offset + filled as u64)?;
         if pieces.is_empty() {
             break;
