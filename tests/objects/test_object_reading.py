@@ -135,6 +135,33 @@ def test_many_frames_are_found_and_looked_at_by_few_requests(helper, tmp_path):
         assert len(kinds) < len(frames) / 4, f"{len(kinds)} requests for {len(frames)} cached frames"
 
 
+def test_an_opened_dataset_is_read_after_few_requests_for_names(helper, tmp_path):
+    from hostile import Hostile
+
+    objects = {f"p/run1/frame{number:05}": b"%05d" % number for number in range(20)}
+    with (
+        Hostile(objects) as server,
+        daemon(tmp_path, helper, f"s3://b/p?endpoint={server.endpoint}") as running,
+        zazen.open("s3://b/p/run1", socket=str(running.socket)) as dataset,
+    ):
+        server.requests.clear()
+        assert len(list(dataset.frames())) == 20
+        names = [told for told in server.requests if not told[1].startswith("p/run1/frame")]
+        # For the frames: is it a folder, has it a manifest, which names are there? For the reader:
+        # is it still a folder?
+        assert len(names) <= 7, names
+        # A manifest that came since then counts.
+        objects["p/run1/zazen.toml"] = b'pattern = "other{n}"\n'
+        objects["p/run1/other7"] = b"seven"
+        assert read("s3://b/p/run1", running.socket) == {7: b"seven"}
+        # And so does an object where a folder was.
+        for name in [name for name in objects if name.startswith("p/run1/")]:
+            del objects[name]
+        objects["p/run1"] = b"an object"
+        with pytest.raises(zazen.Error, match="trajectory run1"):
+            read("s3://b/p/run1", running.socket)
+
+
 @pytest.mark.parametrize(
     ("size", "count", "most"), [(64 << 10, 200, 1.0), (4 << 20, 48, 1.4), (20 << 20, 8, 6.0)]
 )

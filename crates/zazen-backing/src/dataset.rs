@@ -84,7 +84,7 @@ pub fn describe(
             DatasetDescription { layout: Some(pieces), extent }
         }
         None => {
-            let names = backing.list_files(directory)?;
+            let names = list_dataset(backing, directory)?;
             let layout = choose(finder, backing, directory, &names)?;
             let extent = match &layout {
                 Some(Layout::Files(template)) => {
@@ -120,8 +120,19 @@ pub fn layout_by_names(
     backing: &dyn Backing,
     directory: &RelPath,
 ) -> Result<Option<Layout>> {
-    let names = backing.list_files(directory)?;
+    let names = list_dataset(backing, directory)?;
     choose(finder, backing, directory, &names)
+}
+
+/// The names in a dataset's directory. `NotFound` if there is none; only then is the store asked a
+/// second time, for the reason.
+fn list_dataset(backing: &dyn Backing, directory: &RelPath) -> Result<DirectoryNames> {
+    let listed = backing.list_files(directory);
+    let is_outage = |error: &Error| matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::TimedOut);
+    if listed.as_ref().is_err_and(|error| !is_outage(error)) {
+        check_is_directory(backing, directory)?;
+    }
+    listed
 }
 
 fn choose(
@@ -304,7 +315,8 @@ impl ManifestPiece {
     }
 }
 
-/// The layout by the pattern or the manifest; `None` if there is neither. `NotFound` if there is no
+/// The layout by the pattern or the manifest; `None` if there is neither, and then perhaps no
+/// directory either: whoever lists it learns that. `NotFound` if a pattern is given and there is no
 /// such directory.
 ///
 /// A pattern overrides the manifest: a user who gives one has said which files are meant.
@@ -354,7 +366,9 @@ pub fn named_trajectories(
             false => Ok(None),
         };
     }
-    let Some(text) = read_manifest(backing, directory)? else { return Ok(None) };
+    let Some(text) = read_manifest(backing, directory)? else {
+        return check_is_directory(backing, directory).map(|()| None);
+    };
     let named = format!("{directory}/{MANIFEST_NAME} on {}", backing.describe());
     match parse_any_manifest(&text, &named)? {
         Told::Trajectories(files) => Ok(Some((files, true))),
@@ -398,12 +412,11 @@ fn check_is_directory(backing: &dyn Backing, directory: &RelPath) -> Result<()> 
     }
 }
 
+/// The manifest's text; `None` if there is no manifest, or no directory.
 fn read_manifest(backing: &dyn Backing, directory: &RelPath) -> Result<Option<String>> {
     let file = match backing.open(&directory.join(MANIFEST_NAME)?) {
         Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            return check_is_directory(backing, directory).map(|()| None);
-        }
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
     let refuse = |kind, why: &str| {

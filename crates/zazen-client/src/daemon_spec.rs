@@ -5,7 +5,8 @@ use crate::trajectory::check_goes_on;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use zazen_core::{Error, ErrorKind, Layout, Result};
+use zazen_backing::dataset::layout_of_pattern;
+use zazen_core::{Blocks, Error, ErrorKind, Layout, Result};
 
 /// How long a daemon may take for one batch of a scan, with its misses, before it counts as dead.
 pub(crate) const SCAN_TIMEOUT: Duration = Duration::from_secs(300);
@@ -49,10 +50,23 @@ impl DaemonSpec {
 
     /// Opens the dataset over `remote`: its handle there.
     pub(crate) fn open_on(&self, remote: &mut Remote) -> Result<u32> {
-        let info = remote.open(&self.path, self.pattern.as_deref(), false)?;
+        // The frames are those that were found when the dataset was opened; an object store at a
+        // distance is not asked for their names again.
+        let found = || self.layout.as_deref().and_then(pattern_of);
+        let info = remote.open(&self.path, self.pattern.clone().or_else(found).as_deref(), false)?;
         check_same_version(self.layout.as_deref(), info.layout.as_ref())?;
         Ok(info.handle)
     }
+}
+
+/// The pattern that means `layout`, if there is one.
+fn pattern_of(layout: &Layout) -> Option<String> {
+    let Layout::Files(template) = layout else { return None };
+    let pattern = template.to_string();
+    // A file's own name may hold what means something else in a pattern.
+    let is_same = matches!(layout_of_pattern(&pattern), Ok(Layout::Files(meant)) if meant == *template)
+        && Blocks::parse_pattern(&pattern).is_none();
+    is_same.then_some(pattern)
 }
 
 /// Fails with `Stale` if `now` is of another version of a file than `before`, which was opened
@@ -79,5 +93,20 @@ pub(crate) fn check_same_version(before: Option<&Layout>, now: Option<&Layout>) 
     match (before.and_then(Layout::blocks), now.and_then(Layout::blocks)) {
         (Some(before), Some(now)) => before.check_version(&now.version),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zazen_core::NameTemplate;
+
+    #[test]
+    fn a_layout_found_by_names_is_asked_for_by_its_pattern() {
+        for pattern in ["frame-{n:04}.dcd", "step{n}/data.vtu", "{n}"] {
+            let layout = Layout::Files(NameTemplate::parse(pattern).unwrap());
+            assert_eq!(pattern_of(&layout).as_deref(), Some(pattern));
+        }
+        assert_eq!(pattern_of(&Layout::List(Arc::new(vec![]))), None);
     }
 }
