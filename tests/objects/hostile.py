@@ -25,6 +25,8 @@ class Request(BaseHTTPRequestHandler):
     """One connection. `self.server.store` has the objects."""
 
     protocol_version = "HTTP/1.1"
+    # Headers and body are two writes: the second must not wait until the first is acknowledged.
+    disable_nagle_algorithm = True
 
     def log_message(self, *_: object) -> None:
         pass
