@@ -30,6 +30,10 @@ struct zazen_caller;
 /* Bytes of a path with its NUL, at most. */
 #define PX_PATH_MAX 4096
 
+/* Bits of px_open_ahead()'s result: `stat` counts; `data` is all that there is. */
+#define PX_AHEAD_STAT 1
+#define PX_AHEAD_WHOLE 2
+
 enum px_hello_kind {
     PX_HELLO_NEW = 0,    /* a new session */
     PX_HELLO_JOIN = 1,   /* one more connection of a session */
@@ -64,6 +68,14 @@ struct px_stat {
     uint32_t atime_nsec, btime_nsec, ctime_nsec, mtime_nsec;
     uint32_t rdev_major, rdev_minor, dev_major, dev_minor;
     uint64_t mnt_id;
+};
+
+/* What one look of px_stat_several() found. `error`: errno, or 0 where `stat` counts. `acl`,
+ * `label`: errno of asking for the attributes system.posix_acl_access and security.selinux; 0 where
+ * they are there, or were not asked for. Nobody asks them of links. */
+struct px_found {
+    int32_t error, acl, label, reserved;
+    struct px_stat stat;
 };
 
 struct px_statfs {
@@ -294,6 +306,24 @@ int px_shutdown(uint32_t id /* in:obj */, int how /* in:obj */);
 /* errno blocking */
 int px_poll(struct px_pollfd *sockets /* inout:arr:size=+1:max=65536 */, uint32_t count /* in:obj */,
             int timeout_ms /* in:obj */, uint32_t tag /* in:obj */);
+
+/* Answers that come along with others, for clients from which a message takes long. */
+
+/* px_open() for reading, and what programs ask for next. `data` gets a regular file's bytes, if all
+ * of them fit, and the offset stays at its beginning; or a directory's entries, and the offset is
+ * behind them. The result has bits: PX_AHEAD_... */
+/* errno */
+int px_open_ahead(int dir /* in:obj */, const char *path /* in:str:max=4096 */, int flags /* in:obj */,
+                  struct px_opened *opened /* out:ptr */, struct px_stat *stat /* out:ptr */,
+                  void *data /* out:arr:size=+1:zerocopy */, uint64_t *count /* inout:ptr */);
+/* px_stat() of several names in a folder: `folder` is empty, or a path that ends with a slash, and
+ * each name ends with a NUL. `found` gets a struct px_found for each, as many as fit. `also`: the
+ * two extended attributes, too. */
+/* errno */
+int px_stat_several(int dir /* in:obj */, const char *folder /* in:str:max=4096 */, int flags /* in:obj */,
+                    uint32_t mask /* in:obj */, int also /* in:obj */,
+                    const void *names /* in:arr:size=+1:max=65536 */, uint64_t bytes /* in:obj */,
+                    void *found /* out:arr:size=+1:zerocopy */, uint64_t *room /* inout:ptr */);
 
 /* END-ZAZEN-SCANNER */
 

@@ -107,6 +107,13 @@ class Daemon(zazen.testing.Daemon):
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def calls(daemon: Daemon) -> dict[str, int]:
+    """Calls that the plug-in has served, by function."""
+    words = [daemon.programs / "zazen", "plugin", "stats", "posix", "--socket", daemon.socket, "--json"]
+    said = subprocess.run(words, check=True, capture_output=True, text=True, timeout=60).stdout
+    return {function["name"]: function["calls"] for function in json.loads(said)[0]["functions"]}
+
+
 def python() -> str:
     """The interpreter itself, not a wrapper of it."""
     return os.path.realpath(sys.executable)

@@ -41,6 +41,17 @@ print(os.readlink("/proc/self/cwd") == sys.argv[1])
 """
 
 
+def test_a_file_that_is_not_open_has_no_locks_to_ask_for(daemon):
+    words = "import fcntl, os, struct, sys; fd = os.open(sys.argv[1], os.O_PATH)\n"
+    words += "try: print(fcntl.fcntl(fd, fcntl.F_GETLK, struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 0, 0, 0)))\n"
+    words += "except OSError as error: print(error.errno)"
+    daemon.empty()
+    (daemon.far / "file").touch()
+    direct = subprocess.run([python(), "-c", words, daemon.far / "file"], capture_output=True, text=True)
+    there = daemon.run(python(), "-c", words, f"{PREFIX}/file")
+    assert (direct.stdout, there.stdout) == ("9\n", "9\n"), there.stderr
+
+
 def test_a_file_without_a_name_gets_one(daemon):
     daemon.empty()
     words = [python(), "-c", LINKED]

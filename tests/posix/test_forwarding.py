@@ -47,6 +47,8 @@ def test_isolated_random(isolated):
 
 def test_another_node_random(node):
     compare(node, range(500, 502), 150, 2)
+    # What comes along is for programs of one process.
+    compare(node, range(510, 516), 200, 1)
 
 
 SCRIPTS = {

@@ -1,7 +1,6 @@
 """`zazen run --shared-read`: what programs look up, open and read below a folder reaches the far
 side once."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -9,7 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from harness import PREFIX, Daemon, python
+from harness import PREFIX, Daemon, calls, python
 
 SHARED = f"{PREFIX}/soft"
 MODULES = 20
@@ -47,13 +46,6 @@ def run(node: Daemon, text: str, *words: str, shared: bool = True) -> str:
     done = node.run(python(), "-B", "-c", program(text), *words, options=options)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def calls(node: Daemon) -> dict[str, int]:
-    """Calls that the plug-in has served, by function."""
-    words = [node.programs / "zazen", "plugin", "stats", "posix", "--socket", node.socket, "--json"]
-    said = subprocess.run(words, check=True, capture_output=True, text=True, timeout=60).stdout
-    return {function["name"]: function["calls"] for function in json.loads(said)[0]["functions"]}
 
 
 IMPORTS = f"""

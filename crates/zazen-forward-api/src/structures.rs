@@ -92,6 +92,27 @@ pub struct PxStat {
     pub mnt_id: u64,
 }
 
+/// `PX_AHEAD_STAT`: `px_open_ahead()` tells the attributes.
+pub const AHEAD_STAT: i32 = 1;
+/// `PX_AHEAD_WHOLE`: what `px_open_ahead()` brings is all that there is.
+pub const AHEAD_WHOLE: i32 = 2;
+
+/// `struct px_found`: what one look of several found.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// errno; 0 where `stat` counts.
+    pub error: i32,
+    /// errno of asking for the access control list; 0 where it is there, or was not asked for.
+    pub acl: i32,
+    /// The same for SELinux's label.
+    pub label: i32,
+    /// 0.
+    pub reserved: i32,
+    /// The attributes.
+    pub stat: PxStat,
+}
+
 /// `struct px_statfs`, its eleven numbers in the header's order.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -148,4 +169,39 @@ impl Default for Address {
     fn default() -> Address {
         Address { bytes: 0, data: [0; 128], reserved: 0 }
     }
+}
+
+/// Numbers of functions: their order in `posix.h`. `zazen run --shared-read` compares them with the
+/// generator's.
+pub mod function {
+    /// `px_hello`
+    pub const HELLO: u32 = 0;
+    /// `px_close`
+    pub const CLOSE: u32 = 9;
+    /// `px_write`
+    pub const WRITE: u32 = 12;
+    /// `px_seek`
+    pub const SEEK: u32 = 14;
+    /// `px_entries`
+    pub const ENTRIES: u32 = 19;
+    /// `px_stat`
+    pub const STAT: u32 = 20;
+    /// `px_statfs`
+    pub const STATFS: u32 = 21;
+    /// `px_access`
+    pub const ACCESS: u32 = 22;
+    /// `px_realpath`
+    pub const REALPATH: u32 = 27;
+    /// `px_getxattr`
+    pub const GETXATTR: u32 = 28;
+    /// `px_listxattr`
+    pub const LISTXATTR: u32 = 29;
+    /// `px_fcntl`
+    pub const FCNTL: u32 = 42;
+    /// `px_advise`
+    pub const ADVISE: u32 = 44;
+    /// `px_open_ahead`
+    pub const OPEN_AHEAD: u32 = 57;
+    /// `px_stat_several`
+    pub const STAT_SEVERAL: u32 = 58;
 }

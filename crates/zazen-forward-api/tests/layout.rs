@@ -53,6 +53,9 @@ fn structures_and_constants_are_those_of_the_header() {
         let at = offset_of!(PxStat, devices) + 4 * index;
         facts.add(&format!("offsetof(struct px_stat, {name})"), at as i64);
     }
+    layout!(facts, Found = "px_found" {
+        error = "error", acl = "acl", label = "label", reserved = "reserved", stat = "stat",
+    });
     layout!(facts, StatFs = "px_statfs" { 0 = "type" });
     let names = [
         "type", "bsize", "blocks", "bfree", "bavail", "files", "ffree", "fsid", "namelen", "frsize", "flags",
@@ -75,6 +78,8 @@ fn structures_and_constants_are_those_of_the_header() {
         ("PX_OFFSET", OFFSET),
         ("PX_BYTES_MAX", BYTES_MAX as i64),
         ("PX_PATH_MAX", PATH_MAX as i64),
+        ("PX_AHEAD_STAT", AHEAD_STAT.into()),
+        ("PX_AHEAD_WHOLE", AHEAD_WHOLE.into()),
         ("PX_HELLO_NEW", HELLO_NEW.into()),
         ("PX_HELLO_JOIN", HELLO_JOIN.into()),
         ("PX_HELLO_FORK", HELLO_FORK.into()),

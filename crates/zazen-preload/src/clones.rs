@@ -3,7 +3,7 @@
 
 use crate::process::{before_fork, in_child};
 use crate::real::{aliases, hooks};
-use crate::state;
+use crate::{heard, state};
 use std::ffi::{c_int, c_void};
 
 /// Makes a process by `make`, which returns in both, as fork does.
@@ -38,6 +38,9 @@ hooks! {
         start: Start, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut c_void,
         local: *mut c_void, child: *mut c_void,
     ) -> c_int {
+        if flags & libc::CLONE_VM != 0 {
+            heard::note_start();
+        }
         if !state::is_active() || flags & libc::CLONE_VM != 0 {
             return next(start, stack, flags, argument, parent, local, child);
         }

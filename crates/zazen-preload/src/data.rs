@@ -7,7 +7,7 @@
 use crate::far::{BYTES_MAX, Destination, OFFSET, far, place};
 use crate::real::{aliases, give, hooks};
 use crate::table::{self, FarFile};
-use crate::{descriptors, fault, given, transport};
+use crate::{ahead, descriptors, fault, given, heard, transport};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use zazen_forward_api::paths::Text;
@@ -57,6 +57,12 @@ pub(crate) fn read_far(
     flags: c_int,
 ) -> Result<isize, c_int> {
     let id = entry.id();
+    if flags == 0 && ahead::has(id) {
+        let room = fault::backed(data, count.min(BYTES_MAX), true)?;
+        if let Some(got) = ahead::read(id, data, room, offset) {
+            return Ok(got as isize);
+        }
+    }
     if entry.is_prompt() || offset != OFFSET || flags != 0 {
         return by_pieces(count, offset, |done, bytes, at| {
             let to = data.cast::<u8>().wrapping_add(done);
@@ -83,6 +89,7 @@ pub(crate) fn write_far(
         return by_pieces(count, offset, |done, bytes, at| {
             let from = data.cast::<u8>().wrapping_add(done);
             let bytes = fault::backed(from, bytes, false)?;
+            heard::note_write(id);
             far!(px_write(id, at, flags, from.cast(), bytes as u64))
         });
     }
@@ -285,7 +292,7 @@ fn positioned(entry: FarFile, offset: i64) -> Result<(), c_int> {
 hooks! {
     fn read(fd: c_int, data: *mut c_void, count: usize) -> isize {
         match table::entry(fd) {
-            None => next(fd, data, count),
+            None => { heard::hear(); next(fd, data, count) }
             Some(entry) => give(read_far(entry, data, count, OFFSET, 0)),
         }
     }
@@ -299,7 +306,7 @@ hooks! {
 
     fn pread(fd: c_int, data: *mut c_void, count: usize, offset: i64) -> isize {
         match table::entry(fd) {
-            None => next(fd, data, count, offset),
+            None => { heard::hear(); next(fd, data, count, offset) }
             Some(entry) => {
                 give(positioned(entry, offset).and_then(|()| read_far(entry, data, count, offset, 0)))
             }
@@ -317,7 +324,7 @@ hooks! {
 
     fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
         match table::entry(fd) {
-            None => next(fd, parts, count),
+            None => { heard::hear(); next(fd, parts, count) }
             Some(entry) => give(read_parts(entry, parts, count, OFFSET, 0)),
         }
     }
@@ -331,7 +338,7 @@ hooks! {
 
     fn preadv(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize {
         match table::entry(fd) {
-            None => next(fd, parts, count, offset),
+            None => { heard::hear(); next(fd, parts, count, offset) }
             Some(entry) => {
                 give(positioned(entry, offset).and_then(|()| read_parts(entry, parts, count, offset, 0)))
             }
@@ -349,7 +356,7 @@ hooks! {
 
     fn preadv2(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize {
         match table::entry(fd) {
-            None => next(fd, parts, count, offset, flags),
+            None => { heard::hear(); next(fd, parts, count, offset, flags) }
             Some(entry) => give(read_parts(entry, parts, count, offset, flags)),
         }
     }
@@ -364,7 +371,7 @@ hooks! {
     fn lseek(fd: c_int, offset: i64, whence: c_int) -> i64 {
         match table::entry(fd) {
             None => next(fd, offset, whence),
-            Some(entry) => give(far!(px_seek(entry.id(), offset, whence))),
+            Some(entry) => give(ahead::seek(entry.id(), offset, whence)),
         }
     }
 

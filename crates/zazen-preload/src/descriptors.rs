@@ -4,7 +4,7 @@ use crate::far::{Lock, far};
 use crate::given::{self, Given, Real};
 use crate::real::{aliases, give, hooks};
 use crate::table::{self, FarFile};
-use crate::{events, fault, state, transport};
+use crate::{ahead, events, fault, state, transport};
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -24,6 +24,7 @@ pub(crate) fn drop_entry(fd: c_int) -> Result<(), c_int> {
         Some((entry, last)) => {
             if last {
                 table::drop_kept(entry);
+                ahead::closed(entry.id());
             }
             let close = || far!(px_close(entry.id(), c_int::from(last))).map(|_| ());
             match HAS_LOCKED.load(Ordering::Relaxed) {

@@ -7,8 +7,8 @@
 use crate::far::far;
 use crate::open::open_far;
 use crate::real::{aliases, errno, give, hooks, set_errno};
-use crate::state;
 use crate::table::{self, FarFile};
+use crate::{ahead, state};
 use std::ffi::{c_char, c_int, c_void};
 
 /// Where libc has the size of its buffer.
@@ -56,12 +56,22 @@ fn new_stream(fd: c_int, entry: FarFile) -> *mut libc::DIR {
     }
 }
 
+/// A directory's next entries, as many as fit.
+fn entries_far(entry: FarFile, data: *mut c_void, room: usize) -> Result<i64, c_int> {
+    let id = entry.id();
+    let got = ahead::entries(id, data, room).unwrap_or_else(|| {
+        let mut room = room as u64;
+        far!(px_entries(id, data, &raw mut room))
+    })?;
+    ahead::listed(id, data, got as usize);
+    Ok(got)
+}
+
 /// The next entry; NULL at the end (errno as it was) or with errno.
 unsafe fn next_entry(stream: &mut Stream) -> *mut libc::dirent64 {
     if stream.at >= stream.end {
-        let mut count = BUFFER_BYTES as u64;
         let data = stream.buffer.as_mut_ptr().cast();
-        match far!(px_entries(stream.entry.id(), data, &raw mut count)) {
+        match entries_far(stream.entry, data, BUFFER_BYTES) {
             Ok(got) => (stream.at, stream.end) = (0, got as usize),
             // A directory that was removed is an empty one.
             Err(libc::ENOENT) => (stream.at, stream.end) = (0, 0),
@@ -185,10 +195,7 @@ hooks! {
         let Some(entry) = table::entry(fd) else { return next(fd, data, count) };
         // The far side gives whole entries: as many as there is memory for.
         let backed = crate::fault::backed(data, count.min(ENTRIES_BYTES_MAX), true);
-        give(backed.and_then(|bytes| {
-            let mut room = bytes as u64;
-            far!(px_entries(entry.id(), data, &raw mut room)).map(|got| got as isize)
-        }))
+        give(backed.and_then(|bytes| entries_far(entry, data, bytes).map(|got| got as isize)))
     }
 
     fn scandir(
@@ -254,7 +261,7 @@ struct GlobFunctions {
 }
 
 fn seek(stream: &mut Stream, position: i64) {
-    let _ = far!(px_seek(stream.entry.id(), position, libc::SEEK_SET));
+    let _ = ahead::seek(stream.entry.id(), position, libc::SEEK_SET);
     (stream.at, stream.end, stream.position) = (0, 0, position);
 }
 

@@ -7,9 +7,9 @@
 //! told again once it was gone, or once a call said that it would block; input is told as long as
 //! there is some, which programs that wait for edges read to its end.
 
-use crate::poll;
 use crate::real::{give, hooks};
 use crate::table;
+use crate::{heard, poll};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -250,6 +250,7 @@ hooks! {
     }
 
     fn epoll_wait(epoll: c_int, events: *mut libc::epoll_event, room: c_int, timeout: c_int) -> c_int {
+        heard::hear();
         if !watches_far(epoll) || room <= 0 {
             return next(epoll, events, room, timeout);
         }
@@ -262,6 +263,7 @@ hooks! {
         epoll: c_int, events: *mut libc::epoll_event, room: c_int, timeout: c_int,
         mask: *const libc::sigset_t,
     ) -> c_int {
+        heard::hear();
         if !watches_far(epoll) || room <= 0 {
             return next(epoll, events, room, timeout, mask);
         }
@@ -274,6 +276,7 @@ hooks! {
         epoll: c_int, events: *mut libc::epoll_event, room: c_int, timeout: *const libc::timespec,
         mask: *const libc::sigset_t,
     ) -> c_int {
+        heard::hear();
         if !watches_far(epoll) || room <= 0 {
             return next(epoll, events, room, timeout, mask);
         }

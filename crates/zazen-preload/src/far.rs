@@ -2,7 +2,7 @@
 
 use crate::real::{errno, set_errno};
 use crate::table::{self, FarFile};
-use crate::{cwd, fault, near, state};
+use crate::{cwd, fault, heard, near, state};
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use zazen_forward_api::paths::{self, Route, Text};
@@ -59,6 +59,7 @@ pub(crate) use far;
 /// working directory again by its name.
 pub(crate) fn begin_again() {
     IS_LOST.store(true, Ordering::Relaxed);
+    heard::begin_again();
     for base in &BASES {
         base.store(0, Ordering::Release);
     }
@@ -121,6 +122,17 @@ pub(crate) unsafe fn place(dir: c_int, path: *const c_char, text: &mut Text) -> 
     if !state::is_active() {
         return Ok(Destination::Local(path));
     }
+    // SAFETY: the caller's promise.
+    let found = unsafe { find(dir, path, text) };
+    if !matches!(found, Ok(Destination::Far(..))) {
+        // What is there, or not, may be somebody's word.
+        heard::hear();
+    }
+    found
+}
+
+/// See [`place`].
+unsafe fn find(dir: c_int, path: *const c_char, text: &mut Text) -> Result<Destination, c_int> {
     // Where there is no string, the kernel says what that is (EFAULT).
     let Some(bytes) = fault::string(path) else { return Ok(Destination::Local(path)) };
     let bytes = bytes.to_bytes();

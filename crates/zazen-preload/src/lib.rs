@@ -6,9 +6,9 @@
 //! below a forwarded prefix goes to libc, and costs one comparison more.
 //!
 //! Invariants: a hook does what libc's function does, errno included. Reads and writes allocate
-//! nothing and take no lock. The library starts no thread, and connects at the first forwarded
-//! path. No destructor runs at the end, so late writes still arrive. A panic ends the process,
-//! because nothing may unwind through libc's callers.
+//! nothing, and take no lock but for bytes that came along (`ahead.rs`). The library starts no
+//! thread, and connects at the first forwarded path. No destructor runs at the end, so late writes
+//! still arrive. A panic ends the process, because nothing may unwind through libc's callers.
 // A reference to a mutable static is made through a raw one, as static_mut_refs asks.
 #![allow(clippy::deref_addrof)]
 // The macros bring their own unsafe blocks.
@@ -16,6 +16,7 @@
 
 use std::ffi::{c_char, c_int};
 
+mod ahead;
 mod aio;
 mod by_descriptor;
 mod call_ids;
@@ -29,6 +30,7 @@ mod events;
 mod far;
 mod fault;
 mod given;
+mod heard;
 mod identity;
 mod kernel;
 mod libraries;
@@ -70,6 +72,7 @@ extern "C" fn begin(_count: c_int, _arguments: *mut *mut c_char, environment: *m
         fault::begin();
         table::before_first(streams::begin);
         far::look_alive_by(transport::look_alive);
+        heard::tell_by(ahead::hear_of_calls);
         cwd::refresh_local();
         process::begin();
     }

@@ -9,8 +9,8 @@
 use crate::far::far;
 use crate::given::Given;
 use crate::real::{aliases, hooks, system_call};
-use crate::state;
 use crate::table::{self, FarFile};
+use crate::{heard, state};
 use std::ffi::{c_int, c_uint, c_void};
 
 /// Bytes of a copy that are read at once.
@@ -29,6 +29,9 @@ hooks! {
     fn mmap(
         at: *mut c_void, length: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64,
     ) -> *mut c_void {
+        if flags & libc::MAP_TYPE != libc::MAP_PRIVATE {
+            heard::note_sharing();
+        }
         if flags & libc::MAP_ANONYMOUS != 0 {
             return next(at, length, protection, flags, fd, offset);
         }
@@ -63,6 +66,11 @@ hooks! {
                 libc::MAP_FAILED
             }
         }
+    }
+
+    fn shmat(id: c_int, at: *const c_void, flags: c_int) -> *mut c_void {
+        heard::note_sharing();
+        next(id, at, flags)
     }
 
     fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int {

@@ -1,11 +1,11 @@
 //! stat and its kin, permissions, owners, times, extended attributes.
 
 use crate::far::{Destination, EMPTY, PxStat, StatFs, Times, by_number, far, link_to_far, place};
-use crate::fault;
 use crate::given::Given;
 use crate::real::{aliases, errno, give, hooks};
 use crate::state;
 use crate::table::{self, FarFile};
+use crate::{ahead, fault};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use zazen_forward_api::paths::Text;
 
@@ -36,6 +36,16 @@ const OF_ACCESS: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EACCESS | libc::AT
 const OF_OWNERS: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
 
 fn stat_far(dir: c_int, path: *const c_char, flags: c_int, mask: u32) -> Result<PxStat, c_int> {
+    let known = if flags & libc::AT_STATX_FORCE_SYNC != 0 {
+        None
+    } else if path == EMPTY {
+        ahead::stat(dir as u32, mask).map(Ok)
+    } else {
+        ahead::look(dir, path, flags, mask)
+    };
+    if let Some(known) = known {
+        return known;
+    }
     let mut stat = PxStat::default();
     far!(px_stat(dir, path, flags, mask, (&raw mut stat).cast()))?;
     Ok(stat)
@@ -573,6 +583,9 @@ fn get_attribute(
     let mut room = size.min(65536) as u64;
     if fault::string(name).is_none() || !fault::writable(value, room as usize) {
         return Err(libc::EFAULT);
+    }
+    if let Some(error) = ahead::lacks(dir, path, flags, name) {
+        return Err(error);
     }
     let asked = |file: *const c_char| {
         by_number_here(libc::SYS_getxattr, [file as usize, name as usize, value as usize, size, 0, 0])

@@ -3,7 +3,7 @@
 use crate::far::{Destination, PxOpened, far, place};
 use crate::real::{aliases, give, hooks};
 use crate::table::{self, FarFile};
-use crate::{state, transport};
+use crate::{ahead, state, transport};
 use std::ffi::{c_char, c_int, c_uint};
 use zazen_forward_api::paths::Text;
 
@@ -102,13 +102,17 @@ fn open_at(
     mask: u32,
 ) -> Result<c_int, c_int> {
     let mut opened = PxOpened::default();
-    let mut outcome = far!(px_open(dir, path, flags, mode, mask, (&raw mut opened).cast()));
+    let mut outcome = ahead::open(dir, path, flags, &mut opened)
+        .unwrap_or_else(|| far!(px_open(dir, path, flags, mode, mask, (&raw mut opened).cast())));
     if outcome == Err(libc::EINPROGRESS) {
         let tag = transport::tag();
         outcome = far!(px_open_wait(dir, path, flags, mode, mask, tag, (&raw mut opened).cast()));
     }
     match outcome {
         Ok(_) => {
+            if flags & libc::O_ACCMODE != libc::O_RDONLY {
+                ahead::note_opened(&opened);
+            }
             let only_reads = flags & (libc::O_ACCMODE | libc::O_PATH) == libc::O_RDONLY;
             number.stands_for(opened, only_reads)
         }

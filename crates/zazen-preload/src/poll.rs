@@ -5,7 +5,7 @@
 
 use crate::far::{PollFd, far};
 use crate::real::{errno, give, hooks, set_errno, system_call};
-use crate::{fault, table, transport};
+use crate::{fault, heard, table, transport};
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
@@ -136,6 +136,7 @@ unsafe fn slice<'a>(fds: *mut libc::pollfd, count: libc::nfds_t) -> &'a mut [lib
 
 hooks! {
     fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int {
+        heard::hear();
         if !table::any() || !involves(slice(fds, count)) {
             return next(fds, count, timeout);
         }
@@ -147,6 +148,7 @@ hooks! {
         fds: *mut libc::pollfd, count: libc::nfds_t,
         timeout: *const libc::timespec, mask: *const libc::sigset_t,
     ) -> c_int {
+        heard::hear();
         if !table::any() || !involves(slice(fds, count)) {
             return next(fds, count, timeout, mask);
         }
@@ -158,6 +160,7 @@ hooks! {
         count: c_int, readable: *mut libc::fd_set, writable: *mut libc::fd_set, special: *mut libc::fd_set,
         timeout: *mut libc::timeval,
     ) -> c_int {
+        heard::hear();
         if !table::any() {
             return next(count, readable, writable, special, timeout);
         }
@@ -185,6 +188,7 @@ hooks! {
         count: c_int, readable: *mut libc::fd_set, writable: *mut libc::fd_set, special: *mut libc::fd_set,
         timeout: *const libc::timespec, mask: *const libc::sigset_t,
     ) -> c_int {
+        heard::hear();
         if !table::any() {
             return next(count, readable, writable, special, timeout, mask);
         }

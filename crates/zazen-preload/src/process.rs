@@ -10,7 +10,7 @@
 use crate::far::{self, Destination, HELLO_EXEC, HELLO_FORK, far, place};
 use crate::real::{give, hooks, set_errno, system_call};
 use crate::table::{self, FarFile};
-use crate::{cwd, data, descriptors, events, libraries, near, state, supervised, transport};
+use crate::{cwd, data, descriptors, events, heard, libraries, near, state, supervised, transport};
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,6 +58,7 @@ pub(crate) fn begin() {
 }
 
 pub(crate) extern "C" fn before_fork() {
+    heard::note_start();
     let mut token = 0;
     transport::settle();
     if table::any() && far!(px_fork(&raw mut token)).is_err() {
@@ -70,6 +71,7 @@ extern "C" fn after_fork() {}
 
 pub(crate) extern "C" fn in_child() {
     transport::forget();
+    heard::after_fork();
     cwd::after_fork();
     near::after_fork();
     events::after_fork();
@@ -690,6 +692,7 @@ pub(crate) unsafe fn announced(environment: Arguments, exec: impl FnOnce(Argumen
 
 /// The environment of a program that is started beside this one.
 unsafe fn spawned(environment: Arguments) -> Environment {
+    heard::note_start();
     let mut token = 0;
     let handed = table::any() && far!(px_fork(&raw mut token)).is_ok();
     let text = handed.then(|| describe(HELLO_FORK, token));

@@ -7,7 +7,7 @@ use crate::far::{Address, PxOpened, far};
 use crate::open::enter;
 use crate::real::{give, hooks};
 use crate::table::{self, FarFile};
-use crate::{data, events, fault, state, transport, unix_names};
+use crate::{data, events, fault, heard, state, transport, unix_names};
 use std::ffi::{c_int, c_uint, c_void};
 
 /// The program's address, for the far side.
@@ -153,6 +153,7 @@ hooks! {
     fn accept(fd: c_int, address: *mut libc::sockaddr, length: *mut libc::socklen_t) -> c_int {
         let Some(entry) = table::entry(fd) else {
             let room = if length.is_null() { 0 } else { *length };
+            heard::hear();
             let result = next(fd, address, length);
             if result >= 0 {
                 unix_names::rename(address, length, room);
@@ -165,6 +166,7 @@ hooks! {
     fn accept4(fd: c_int, address: *mut libc::sockaddr, length: *mut libc::socklen_t, flags: c_int) -> c_int {
         let Some(entry) = table::entry(fd) else {
             let room = if length.is_null() { 0 } else { *length };
+            heard::hear();
             let result = next(fd, address, length, flags);
             if result >= 0 {
                 unix_names::rename(address, length, room);
@@ -197,7 +199,10 @@ hooks! {
     }
 
     fn recv(fd: c_int, data: *mut c_void, count: usize, flags: c_int) -> isize {
-        let Some(entry) = table::entry(fd) else { return next(fd, data, count, flags) };
+        let Some(entry) = table::entry(fd) else {
+            heard::hear();
+            return next(fd, data, count, flags);
+        };
         let mut flags = flags;
         give(receive_checked(entry, data, count, &mut flags, &mut Address::default()))
     }
@@ -207,6 +212,7 @@ hooks! {
         length: *mut libc::socklen_t,
     ) -> isize {
         let Some(entry) = table::entry(fd) else {
+            heard::hear();
             let room = if length.is_null() { 0 } else { *length };
             let result = next(fd, data, count, flags, address, length);
             if result >= 0 {
@@ -241,6 +247,7 @@ hooks! {
 
     fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
         let Some(entry) = table::entry(fd) else {
+            heard::hear();
             let room = if message.is_null() { 0 } else { (*message).msg_namelen };
             let result = next(fd, message, flags);
             if result >= 0 && room > 0 {
@@ -269,7 +276,10 @@ hooks! {
     fn recvmmsg(
         fd: c_int, messages: *mut libc::mmsghdr, count: c_uint, flags: c_int, timeout: *mut libc::timespec,
     ) -> c_int {
-        let Some(entry) = table::entry(fd) else { return next(fd, messages, count, flags, timeout) };
+        let Some(entry) = table::entry(fd) else {
+            heard::hear();
+            return next(fd, messages, count, flags, timeout);
+        };
         let once = flags & libc::MSG_WAITFORONE != 0;
         for at in 0..count as usize {
             let one = &mut *messages.add(at);

@@ -10,7 +10,7 @@
 
 use crate::real::{errno, set_errno, system_call};
 use crate::table::{self, FarFile};
-use crate::{data, descriptors, metadata};
+use crate::{data, descriptors, heard, metadata};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -138,6 +138,7 @@ unsafe extern "C" fn stream_read(stream: *mut libc::FILE, to: *mut c_void, count
         if table::entry(fd).is_some() {
             return data::read(fd, to, count.max(0) as usize);
         }
+        heard::hear();
         let original: unsafe extern "C" fn(*mut libc::FILE, *mut c_void, isize) -> isize =
             std::mem::transmute(ORIGINAL[READ].load(Ordering::Acquire));
         let got = original(stream, to, count);

@@ -17,7 +17,7 @@ pub(crate) use moving::leave as leave_identity;
 use crate::real::system_call;
 use crate::rings;
 use crate::wire::{self, Buffers, Waits, status};
-use crate::{call_ids, cwd, far, lineage, near, state, table};
+use crate::{call_ids, cwd, far, heard, lineage, near, state, table};
 use lanes::{BUSY, FREE, GREETING, KEY, KNOWN, LOWEST, Lane, acquire_fresh, drop_lane, lanes, release};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -116,6 +116,15 @@ pub(crate) fn look_alive() {
     }
 }
 
+/// Whether calls go over TCP to the plug-in's process itself; connects for that, if need be.
+pub(crate) fn reaches_the_plug_in() -> bool {
+    if !is_known() {
+        let Ok(lane) = acquire() else { return false };
+        release(lane);
+    }
+    lanes::reaches_the_plug_in()
+}
+
 /// See zazen_stub.h.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn zazen_stub_bind(_connection: *mut c_void, service: *const StubService) -> i32 {
@@ -137,6 +146,9 @@ pub(crate) unsafe extern "C" fn zazen_stub_call(
     // SAFETY: the stub's, for the length of the call.
     let (service, call) = unsafe { (&*service, &mut *call) };
     let unawaited = UNAWAITED.take();
+    if GREETING.get().is_none() {
+        heard::before_call(call.function, unawaited);
+    }
     let lane = match GREETING.get() {
         Some(lane) => lane,
         None => match acquire() {
@@ -172,6 +184,7 @@ pub(crate) unsafe extern "C" fn zazen_stub_call(
     if !whole || status == status::NO_SERVICE {
         drop_lane(lane);
     }
+    heard::after_call();
     status
 }
 

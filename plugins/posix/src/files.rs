@@ -17,7 +17,7 @@ pub(crate) fn enter(session: &Session, fd: OwnedFd) -> Outcome<PxOpened> {
     enter_description(session, Description::new(fd)?)
 }
 
-fn enter_description(session: &Session, description: Description) -> Outcome<PxOpened> {
+pub(crate) fn enter_description(session: &Session, description: Description) -> Outcome<PxOpened> {
     let (ino, dev, mode) = (description.ino, description.dev, description.mode);
     Ok(PxOpened { ino, dev, mode, id: session.enter(description)? })
 }
@@ -103,21 +103,34 @@ pub(crate) unsafe extern "C" fn px_open(
     answer(|session| {
         // SAFETY: the dispatcher's string.
         let path = unsafe { text(path) };
-        let base = Base::new(session, dir)?;
-        let description = match open_now(&base, path, flags, mode, mask) {
-            // A FIFO without a reader, unless it is a file that cannot be opened at all.
-            Err(libc::ENXIO) if may_wait(&base, path, flags)? => return Err(libc::EINPROGRESS),
-            fd => Description::new(fd?)?,
-        };
-        if waits_for_a_writer(&description, flags) {
-            session.keep_reader((dir, path.to_owned(), flags), description);
-            return Err(libc::EINPROGRESS);
-        }
+        let description = opened_now(session, dir, path, flags, mode, mask)?;
         let entered = enter_description(session, description)?;
         // SAFETY: the dispatcher's memory.
         unsafe { *opened = entered };
         Ok(0)
     })
+}
+
+/// Opens without waiting: EINPROGRESS where open(2) may wait.
+pub(crate) fn opened_now(
+    session: &Session,
+    dir: c_int,
+    path: &CStr,
+    flags: c_int,
+    mode: u32,
+    mask: u32,
+) -> Outcome<Description> {
+    let base = Base::new(session, dir)?;
+    let description = match open_now(&base, path, flags, mode, mask) {
+        // A FIFO without a reader, unless it is a file that cannot be opened at all.
+        Err(libc::ENXIO) if may_wait(&base, path, flags)? => return Err(libc::EINPROGRESS),
+        fd => Description::new(fd?)?,
+    };
+    if waits_for_a_writer(&description, flags) {
+        session.keep_reader((dir, path.to_owned(), flags), description);
+        return Err(libc::EINPROGRESS);
+    }
+    Ok(description)
 }
 
 /// See posix.h.

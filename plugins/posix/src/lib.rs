@@ -13,6 +13,7 @@
 //! - When a session ends, all that it held is released.
 //! - No panic leaves a function.
 
+mod ahead;
 mod base;
 mod blocking;
 mod entry;

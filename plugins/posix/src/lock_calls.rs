@@ -5,8 +5,9 @@ use crate::entry::answer;
 use crate::record_locks::{self, description_lock};
 use crate::session::Description;
 use std::ffi::c_int;
+use std::os::fd::RawFd;
 use zazen_forward_api::structures::Lock;
-use zazen_plugin_sdk::{Outcome, errno};
+use zazen_plugin_sdk::{Outcome, checked, errno};
 
 /// See posix.h.
 ///
@@ -24,11 +25,18 @@ pub(crate) unsafe extern "C" fn px_lock(id: u32, command: c_int, lock: *mut Lock
                 *lock = description_lock(description.fd(), command, lock)?;
             }
             libc::F_SETLK => record_locks::set(session, &description, lock)?,
+            libc::F_GETLK if is_by_path(description.fd())? => return Err(libc::EBADF),
             libc::F_GETLK => record_locks::get(session, &description, lock)?,
             _ => return Err(libc::EINVAL),
         }
         Ok(0)
     })
+}
+
+/// Whether a descriptor names a file that is not open.
+fn is_by_path(fd: RawFd) -> Outcome<bool> {
+    // SAFETY: numbers only.
+    Ok(checked(unsafe { libc::fcntl(fd, libc::F_GETFL) })? & libc::O_PATH != 0)
 }
 
 /// See posix.h.

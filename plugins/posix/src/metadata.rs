@@ -3,10 +3,10 @@
 use crate::base::Base;
 use crate::entry::answer;
 use crate::reach::{Object, by_number, path_of, stat_at_once};
-use std::ffi::{c_char, c_int, c_void};
-use std::os::fd::AsRawFd;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::os::fd::{AsRawFd, RawFd};
 use zazen_forward_api::structures::{PxStat, StatFs, Times};
-use zazen_plugin_sdk::{checked, errno, text};
+use zazen_plugin_sdk::{Outcome, checked, errno, text};
 
 /// See posix.h.
 ///
@@ -24,36 +24,56 @@ pub(crate) unsafe extern "C" fn px_stat(
     answer(|session| {
         // SAFETY: the dispatcher's string.
         let path = unsafe { text(path) };
-        let base = Base::new(session, dir)?;
-        // SAFETY: all zeros is a valid statx. The path lives for the call. The dispatcher's memory.
-        unsafe {
-            let mut x: libc::statx = std::mem::zeroed();
-            let how = flags & (libc::AT_STATX_SYNC_TYPE | libc::AT_SYMLINK_NOFOLLOW);
-            if !stat_at_once(&base, path, how, mask, &mut x) {
-                let object = Object::new(&base, path, follows(flags))?;
-                let flags = flags & libc::AT_STATX_SYNC_TYPE | libc::AT_EMPTY_PATH;
-                checked(libc::statx(object.fd(), c"".as_ptr(), flags, mask, &raw mut x))?;
-            }
-            *stat = PxStat {
-                mask: x.stx_mask,
-                blksize: x.stx_blksize,
-                attributes: x.stx_attributes,
-                nlink: x.stx_nlink,
-                uid: x.stx_uid,
-                gid: x.stx_gid,
-                mode: x.stx_mode.into(),
-                ino: x.stx_ino,
-                size: x.stx_size,
-                blocks: x.stx_blocks,
-                attributes_mask: x.stx_attributes_mask,
-                seconds: [x.stx_atime, x.stx_btime, x.stx_ctime, x.stx_mtime].map(|time| time.tv_sec),
-                nanoseconds: [x.stx_atime, x.stx_btime, x.stx_ctime, x.stx_mtime].map(|time| time.tv_nsec),
-                devices: [x.stx_rdev_major, x.stx_rdev_minor, x.stx_dev_major, x.stx_dev_minor],
-                mnt_id: x.stx_mnt_id,
-            };
-        }
+        let found = look(&Base::new(session, dir)?, path, flags, mask)?;
+        // SAFETY: the dispatcher's memory.
+        unsafe { *stat = found };
         Ok(0)
     })
+}
+
+/// What statx(2) says of a path.
+pub(crate) fn look(base: &Base, path: &CStr, flags: c_int, mask: u32) -> Outcome<PxStat> {
+    // SAFETY: all zeros is a valid statx. The path lives for the call.
+    unsafe {
+        let mut x: libc::statx = std::mem::zeroed();
+        let how = flags & (libc::AT_STATX_SYNC_TYPE | libc::AT_SYMLINK_NOFOLLOW);
+        if !stat_at_once(base, path, how, mask, &mut x) {
+            let object = Object::new(base, path, follows(flags))?;
+            let flags = flags & libc::AT_STATX_SYNC_TYPE | libc::AT_EMPTY_PATH;
+            checked(libc::statx(object.fd(), c"".as_ptr(), flags, mask, &raw mut x))?;
+        }
+        Ok(told(&x))
+    }
+}
+
+/// What statx(2) says of an open file.
+pub(crate) fn look_at(fd: RawFd, mask: u32) -> Outcome<PxStat> {
+    // SAFETY: all zeros is a valid statx; a descriptor of the caller's.
+    unsafe {
+        let mut x: libc::statx = std::mem::zeroed();
+        checked(libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, mask, &raw mut x))?;
+        Ok(told(&x))
+    }
+}
+
+fn told(x: &libc::statx) -> PxStat {
+    PxStat {
+        mask: x.stx_mask,
+        blksize: x.stx_blksize,
+        attributes: x.stx_attributes,
+        nlink: x.stx_nlink,
+        uid: x.stx_uid,
+        gid: x.stx_gid,
+        mode: x.stx_mode.into(),
+        ino: x.stx_ino,
+        size: x.stx_size,
+        blocks: x.stx_blocks,
+        attributes_mask: x.stx_attributes_mask,
+        seconds: [x.stx_atime, x.stx_btime, x.stx_ctime, x.stx_mtime].map(|time| time.tv_sec),
+        nanoseconds: [x.stx_atime, x.stx_btime, x.stx_ctime, x.stx_mtime].map(|time| time.tv_nsec),
+        devices: [x.stx_rdev_major, x.stx_rdev_minor, x.stx_dev_major, x.stx_dev_minor],
+        mnt_id: x.stx_mnt_id,
+    }
 }
 
 /// See posix.h.

@@ -163,6 +163,13 @@ pub(crate) fn is_known() -> bool {
     KNOWN.load(Ordering::Acquire) != 0
 }
 
+/// Whether the last connection was one to the plug-in's process on another machine.
+static REACHES: AtomicBool = AtomicBool::new(false);
+
+pub(super) fn reaches_the_plug_in() -> bool {
+    REACHES.load(Ordering::Relaxed)
+}
+
 pub(super) static LOWEST: AtomicI32 = AtomicI32::new(c_int::MAX);
 
 /// Makes room at a number that a program wants: the lane moves elsewhere.
@@ -344,6 +351,7 @@ fn connect(lane: &Lane) -> Result<(), i32> {
     path.set(state::socket());
     // A daemon that is on this machine says where the plug-in's own process is.
     let mut over = !state::daemon_is_here();
+    REACHES.store(false, Ordering::Relaxed);
     for _ in 0..4 {
         let fd = connect_socket(path.as_bytes()).map_err(|_| status::NO_SERVICE)?;
         lane.fd.store(fd, Ordering::Release);
@@ -354,6 +362,7 @@ fn connect(lane: &Lane) -> Result<(), i32> {
                 LOWEST.fetch_min(socket, Ordering::AcqRel);
                 lane.fd.store(socket, Ordering::Release);
                 lane.queues.store(true, Ordering::Relaxed);
+                REACHES.store(true, Ordering::Relaxed);
                 table::close_kernel(fd);
                 return Ok(());
             }

@@ -48,6 +48,7 @@ pub(super) mod function {
     pub(crate) const ACCEPT: u32 = 49;
 }
 use function as f;
+use zazen_forward_api::structures::function as all;
 
 /// Where a message has the numbers of descriptions that are no part of a path.
 pub(super) fn ids(function: u32) -> &'static [usize] {
@@ -62,6 +63,7 @@ pub(super) fn ids(function: u32) -> &'static [usize] {
 pub(super) fn paths(function: u32) -> &'static [(usize, usize)] {
     match function {
         f::OPEN..=8 | f::TRUNCATE | f::STAT..=f::REMOVEXATTR | f::UNLINK..=f::MKNOD => &[(0, 8)],
+        all::OPEN_AHEAD => &[(0, 8)],
         f::RENAME | f::LINK => &[(0, 8), (24, 32)],
         f::SYMLINK => &[(16, 24)],
         _ => &[],
@@ -460,6 +462,21 @@ mod tests {
         check(f::MKNOD, "mknod");
         check(f::ADVISE, "advise");
         check(f::ACCEPT, "accept");
+        check(all::HELLO, "hello");
+        check(all::CLOSE, "close");
+        check(all::WRITE, "write");
+        check(all::SEEK, "seek");
+        check(all::ENTRIES, "entries");
+        check(all::STAT, "stat");
+        check(all::STATFS, "statfs");
+        check(all::ACCESS, "access");
+        check(all::REALPATH, "realpath");
+        check(all::GETXATTR, "getxattr");
+        check(all::LISTXATTR, "listxattr");
+        check(all::FCNTL, "fcntl");
+        check(all::ADVISE, "advise");
+        check(all::OPEN_AHEAD, "open_ahead");
+        check(all::STAT_SEVERAL, "stat_several");
     }
 
     #[test]
