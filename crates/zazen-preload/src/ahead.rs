@@ -27,7 +27,11 @@ pub(crate) fn hear_of_calls(told: Told) -> bool {
             looks::touched(ino, device, None);
             opened::touched(ino, device);
         }
-        Told::Forget => {
+        Told::Forget | Told::Forked => {
+            if matches!(told, Told::Forked) {
+                kept::unlock();
+                looks::forget_all();
+            }
             opened::forget_all();
             OPENED.iter().for_each(|[id, ..]| id.store(0, Ordering::Relaxed));
         }

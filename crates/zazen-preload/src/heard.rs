@@ -7,7 +7,7 @@
 //! - when the process reads from, waits for, or looks at anything of this machine: a pipe, a
 //!   socket, a stream, a name ([`hear`]);
 //! - when a call that this library does not see has waited for something;
-//! - after [`AGE_NS_MAX`]: for a signal's handler, and for what goes past this library.
+//! - [`AGE_NS_MAX`] after it came: for a signal's handler, and for what goes past this library.
 //!
 //! A process with a second thread, with memory that others may write, or that has started other
 //! processes keeps nothing.
@@ -17,7 +17,7 @@ use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use zazen_forward_api::structures::function;
 
-/// How old an answer may be: a thousandth of a second.
+/// How long an answer may be there: a thousandth of a second.
 const AGE_NS_MAX: u64 = 1_000_000;
 
 /// Counts what ends all answers. Those of an earlier round are no good.
@@ -60,6 +60,7 @@ pub(crate) fn note_sharing() {
 pub(crate) fn after_fork() {
     HAS_STARTED.store(false, Ordering::Relaxed);
     hear();
+    tell(Told::Forked);
 }
 
 /// The far side has begun a new session, which knows none of the old numbers.
@@ -108,7 +109,7 @@ fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// When an answer was asked for.
+/// When an answer was asked for, and since when it is there.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked {
     round: u64,
@@ -122,10 +123,11 @@ impl Asked {
         Asked { round: ROUND.load(Ordering::Relaxed), at_ns: now_ns() }
     }
 
-    /// The answer is there: the program has not run since.
-    pub(crate) fn note(self) {
+    /// The answer is there: the program has not run since it was asked for.
+    pub(crate) fn come(self) -> Asked {
         WAITS.store(waits(), Ordering::Relaxed);
         KEPT_IN.store(self.round, Ordering::Relaxed);
+        Asked { at_ns: now_ns(), ..self }
     }
 
     /// Whether its answer still stands for the far side's.
@@ -150,6 +152,8 @@ pub(crate) enum Told {
     Writes(u32),
     /// The far side has begun a new session, which knows none of the old numbers.
     Forget,
+    /// This is a child, with no other thread.
+    Forked,
 }
 
 /// What [`tell_by`] was given.

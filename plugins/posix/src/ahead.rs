@@ -129,6 +129,9 @@ pub(crate) unsafe extern "C" fn px_stat_several(
         answer(|session| {
             let base = Base::new(session, dir)?;
             let folder = text(folder).to_bytes();
+            if bytes == 0 {
+                return Ok(0);
+            }
             let names = std::slice::from_raw_parts(names.cast::<u8>(), bytes as usize);
             let mut done = 0;
             for name in names.split_inclusive(|byte| *byte == 0).take(most) {

@@ -39,6 +39,11 @@ fn change_mask(new: u64) -> u64 {
     before
 }
 
+/// In a child: whoever had the lock is not there.
+pub(super) fn unlock() {
+    LOCK.store(false, Ordering::Release);
+}
+
 pub(super) fn lock() -> Locked {
     let mask = change_mask(!FAULTS);
     while LOCK.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {

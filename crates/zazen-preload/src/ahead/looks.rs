@@ -159,6 +159,21 @@ pub(crate) fn listed(id: u32, data: *const c_void, bytes: usize) {
     }
 }
 
+/// In a child: another thread may have been in the middle of a change.
+pub(super) fn forget_all() {
+    if !IS_USED.load(Ordering::Relaxed) {
+        return;
+    }
+    let _locked = lock();
+    // SAFETY: this thread has the lock.
+    let state = unsafe { &mut *STATE.0.get() };
+    for listing in &mut state.listings {
+        *listing = Listing { id: 0, bytes: 0, at: 0, turn: 0 };
+    }
+    state.batches.iter_mut().for_each(|batch| batch.count = 0);
+    state.ordered.looks = 0;
+}
+
 /// A description is closed: its number may come to mean another directory.
 pub(super) fn closed(id: u32) {
     if !IS_USED.load(Ordering::Relaxed) {
@@ -439,8 +454,7 @@ pub(crate) fn look(
         return None;
     }
     batch.count = came;
-    batch.asked = asked;
-    asked.note();
+    batch.asked = asked.come();
     Some(answer(&found[0]))
 }
 

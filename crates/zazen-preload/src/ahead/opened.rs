@@ -125,11 +125,7 @@ pub(super) fn settle_all() {
 /// The numbers mean nothing any more.
 pub(super) fn forget_all() {
     let _locked = lock();
-    for id in &IDS {
-        if id.load(Ordering::Acquire) != FILLING {
-            id.store(0, Ordering::Release);
-        }
-    }
+    IDS.iter().for_each(|id| id.store(0, Ordering::Release));
 }
 
 /// The description is closed.
@@ -202,9 +198,8 @@ pub(crate) fn open(
     };
     let _locked = lock();
     // SAFETY: this thread has the lock.
-    unsafe { (&mut (*STATE.0.get()))[at] = slot };
+    unsafe { (&mut (*STATE.0.get()))[at] = Slot { asked: asked.come(), ..slot } };
     IDS[at].store(opened.id, Ordering::Release);
-    asked.note();
     Some(outcome)
 }
 
