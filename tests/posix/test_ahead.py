@@ -118,9 +118,7 @@ def change(folder: Path) -> None:
     (folder / "folder" / "two").touch()
 
 
-CHANGED = (
-    "file 12 640 much longer\nn0 644\nn1 644\nn2 644\nn3 644\nn4 644\nn5 600\nn6 0\nn7 0\nnames 2\n"
-)
+CHANGED = "file 12 640 much longer\nn0 644\nn1 644\nn2 644\nn3 644\nn4 644\nn5 600\nn6 0\nn7 0\nnames 2\n"
 BY_CHILD = CHANGED.replace("640", "644").replace("names 2", "names 1")
 
 
