@@ -99,8 +99,8 @@ print(os.stat("{PREFIX}/file").st_size, flush=True)
 
 def test_a_program_is_served_by_the_next_process_of_a_plug_in(programs):
     """Clients can know of a process's end before the daemon does: the daemon's thread that watches
-    the process gets no processor here. A program that asks meanwhile must not be sent to the process
-    that has ended."""
+    the process gets no processor here. A program that asks meanwhile must not be sent to
+    the process that has ended."""
     program = f"""
 import os, sys
 os.stat("{PREFIX}")

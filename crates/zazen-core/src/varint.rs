@@ -21,8 +21,8 @@ pub fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
     bytes.push(value as u8);
 }
 
-/// The number that begins at `at`, which then is its end. `None` if the bytes end before it, or if it
-/// has more than 64 bits.
+/// The number that begins at `at`, which then is its end. `None` if the bytes end before it, or if
+/// it has more than 64 bits.
 #[inline]
 pub fn take_varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
     let mut value = 0u64;

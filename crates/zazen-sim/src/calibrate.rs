@@ -429,8 +429,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// A disk of the calibrated cluster takes what the spans took: its latency is counted once. What
-    /// the spans do not tell takes what it took before.
+    /// A disk of the calibrated cluster takes what the spans took: its latency is counted once.
+    /// What the spans do not tell takes what it took before.
     #[test]
     fn a_disks_latency_is_counted_once() {
         let mut base = Cluster::commodity();

@@ -11,10 +11,7 @@ mod gaps;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::varint::{put_varint, take_varint, unzigzag, zigzag};
-use gaps::Gaps;
-
-/// Frames in a block of unequal lengths, or of frames that lie apart.
-const BLOCK: usize = 64;
+use gaps::{BLOCK, Gaps};
 
 /// Frames `frame ..` to the next block: the first begins at `offset` and has `length` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,10 @@
 //! the one before. The table stores the change as a varint: mostly one byte a frame. 64 frames make
 //! a block, as in the table of lengths.
 
-use super::BLOCK;
 use crate::varint::{put_varint, take_varint, unzigzag, zigzag};
+
+/// Frames in a block of unequal lengths, or of frames that lie apart.
+pub(super) const BLOCK: usize = 64;
 
 /// The shift of a block's first frame, and where the varints of the others begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
