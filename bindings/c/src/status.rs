@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use zazen_core::error::ERROR_TABLE;
+use zazen_core::shown::shown;
 use zazen_core::{Error, ErrorKind, Result};
 
 /// The result of a call: ZAZEN_OK or a negative status. New ones may be added: treat an unknown
@@ -93,7 +94,7 @@ pub(crate) fn guard(body: impl FnOnce() -> Result<()>) -> i32 {
             Error::new(ErrorKind::Io, "internal error in libzazen (a bug): close this object and report it")
         }
     };
-    let text = error.to_string().replace('\0', " ");
+    let text = shown(&error.to_string());
     LAST_ERROR.with(|last| *last.borrow_mut() = CString::new(text).unwrap_or_default());
     -(error.kind() as i32)
 }

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
 use zazen_core::error::ERROR_TABLE;
+use zazen_core::shown::shown;
 use zazen_core::{Error, ErrorKind};
 
 /// The base, then one class per row of the table, in its order; last, that of missing frames.
@@ -62,7 +63,7 @@ pub(crate) fn raise_of_frame(py: Python<'_>, error: &Error) -> PyErr {
     match (error.kind(), tree(py).ok().and_then(|tree| tree.into_iter().last())) {
         (ErrorKind::NotFound, Some(class)) => {
             let errno = ErrorKind::NotFound.row().2;
-            PyErr::from_type(class.bind(py).clone(), (errno, error.to_string()))
+            PyErr::from_type(class.bind(py).clone(), (errno, shown(&error.to_string())))
         }
         _ => raise(py, error),
     }
@@ -73,8 +74,9 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
     raise_kind(py, error.kind(), &error.to_string())
 }
 
-/// The exception of `kind` with `message`.
+/// The exception of `kind` with `message`, in which names of files cannot speak to a terminal.
 pub(crate) fn raise_kind(py: Python<'_>, kind: ErrorKind, message: &str) -> PyErr {
+    let message = &shown(message);
     let Ok(tree) = tree(py) else { return PyRuntimeError::new_err(message.to_string()) };
     let class = tree[kind as usize].bind(py);
     if class.is_subclass_of::<pyo3::exceptions::PyOSError>().unwrap_or(false) {

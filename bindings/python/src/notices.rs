@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyType};
 use std::ffi::CString;
+use zazen_core::shown::shown;
 
 static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
@@ -33,7 +34,7 @@ pub(crate) fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
 pub(crate) fn show(py: Python<'_>) -> PyResult<()> {
     let Some(class) = CLASS.get(py) else { return Ok(()) };
     for text in zazen_client::warnings() {
-        let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
+        let text = CString::new(shown(&text)).unwrap_or_default();
         PyErr::warn(py, class.bind(py), &text, 1)?;
     }
     Ok(())

@@ -178,10 +178,25 @@ pub fn is_file_name(pattern: &str) -> bool {
     !pattern.contains(['{', '}', '*', '?'])
 }
 
+/// The trajectory file that a user's pattern names.
+fn file_of_pattern(pattern: &str) -> Result<RelPath> {
+    let file = RelPath::new(pattern).map_err(|error| error.within("pattern"))?;
+    match file.is_root() {
+        false => Ok(file),
+        true => Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!(
+                "pattern {pattern:?} names no file; write it like frame-{{n:07}}.dcd, *.jpg or md.xtc, or \
+                 leave it out"
+            ),
+        )),
+    }
+}
+
 /// The series that a user's pattern means.
 pub fn series_of_pattern(pattern: &str) -> Result<Series> {
     match is_file_name(pattern) {
-        true => RelPath::new(pattern).map(Series::Trajectory),
+        true => file_of_pattern(pattern).map(Series::Trajectory),
         false if is_by_name(pattern) => Ok(Series::List),
         false => layout_of_pattern(pattern).map(|layout| Series::of(&layout)),
     }
@@ -328,7 +343,7 @@ pub fn told_layout(
 ) -> Result<Option<Layout>> {
     if let Some(pattern) = pattern {
         if is_file_name(pattern) {
-            let file = RelPath::new(pattern)?;
+            let file = file_of_pattern(pattern)?;
             return trajectory::layout(finder, backing, directory, &[file], true).map(Some);
         }
         if let Some(parsed) = Blocks::parse_pattern(pattern) {
@@ -362,7 +377,7 @@ pub fn named_trajectories(
 ) -> Result<Option<(Vec<RelPath>, bool)>> {
     if let Some(pattern) = pattern {
         return match is_file_name(pattern) {
-            true => Ok(Some((vec![RelPath::new(pattern)?], false))),
+            true => Ok(Some((vec![file_of_pattern(pattern)?], false))),
             false => Ok(None),
         };
     }

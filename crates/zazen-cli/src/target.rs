@@ -213,6 +213,7 @@ impl OpenedSeries {
 /// The dataset's path as daemons know it: absolute, spelled as the user does (links are kept),
 /// without `.` and `..`.
 pub(crate) fn dataset_path(given: &Path) -> Result<PathBuf> {
+    zazen_client::check_path(given)?;
     if let Some(plain) = given.to_str().and_then(zazen_backing::objects::plain_path) {
         return plain.map(PathBuf::from);
     }
@@ -234,5 +235,8 @@ mod tests {
         assert_eq!(dataset_path(Path::new("/a//b/./c/")).unwrap(), Path::new("/a/b/c"));
         assert!(dataset_path(Path::new("x")).unwrap().is_absolute());
         assert!(dataset_path(Path::new("/no/such/../thing")).is_err());
+        let empty = dataset_path(Path::new("")).unwrap_err();
+        assert_eq!(empty.kind(), ErrorKind::InvalidArgument);
+        assert!(empty.to_string().contains("is empty"), "{empty}");
     }
 }

@@ -244,6 +244,7 @@ impl Direct {
 ///
 /// A path of an object store (`s3://BUCKET/…`) stays one; only its slashes are made plain.
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
+    check_path(path)?;
     if let Some(plain) = path.to_str().and_then(objects::plain_path) {
         return plain.map(PathBuf::from);
     }
@@ -257,6 +258,17 @@ pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
         }
     }
     Ok(normal)
+}
+
+/// `InvalidArgument` for what no dataset can be called: nothing, or a path with a NUL, which the
+/// kernel would cut there.
+pub fn check_path(path: &Path) -> Result<()> {
+    let why = match path.as_os_str().as_encoded_bytes() {
+        [] => "the dataset's path is empty; give its directory, or a trajectory file".to_owned(),
+        bytes if bytes.contains(&0) => format!("dataset {path:?}: a path cannot hold the character NUL"),
+        _ => return Ok(()),
+    };
+    Err(Error::new(ErrorKind::InvalidArgument, why))
 }
 
 /// The file at `path` or, if that is a link that leads out of its directory, the file that it leads
@@ -349,6 +361,14 @@ mod tests {
         assert_eq!(absolute(Path::new("/a/./b/../c")).unwrap(), Path::new("/a/c"));
         assert_eq!(absolute(Path::new("/../a")).unwrap(), Path::new("/a"));
         assert!(absolute(Path::new("x")).unwrap().is_absolute());
-        assert!(absolute(Path::new("")).is_err());
+    }
+
+    #[test]
+    fn what_is_no_path_is_the_callers_mistake() {
+        for (bad, says) in [("", "is empty"), ("a\0b", "NUL"), ("/\0", "NUL")] {
+            let error = absolute(Path::new(bad)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{bad:?}");
+            assert!(error.to_string().contains(says), "{error}");
+        }
     }
 }

@@ -29,6 +29,7 @@ pub use cluster::{Remote, Target};
 
 pub use node_state::NodeState;
 
+pub use direct::check_path;
 pub use load::{LoadOptions, LoadProgress, LoadReport, load};
 pub use nodes::{Node, NodeList};
 pub use push::{FrameSource, Pusher, PusherOptions};

@@ -143,6 +143,8 @@ impl Error {
             }
             (None, Io::StorageFull) => ErrorKind::NoSpace,
             (None, Io::InvalidData) => ErrorKind::Corrupt,
+            // An empty path, or one with a NUL: the library refuses it before the kernel sees it.
+            (None, Io::InvalidInput) => ErrorKind::InvalidArgument,
             (None, _) => ErrorKind::Io,
         };
         Error { kind, context: context.into(), source: Some(Box::new(source)) }
@@ -208,5 +210,7 @@ mod tests {
         let error = Error::io("write frame 7 of sim1", cause).within("push");
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         assert!(error.to_string().starts_with("push: write frame 7 of sim1: "), "{error}");
+        let refused = std::path::absolute("").unwrap_err();
+        assert_eq!(Error::io("a path", refused).kind(), ErrorKind::InvalidArgument);
     }
 }

@@ -15,6 +15,7 @@ pub mod path;
 pub mod request;
 pub mod runset;
 pub mod series;
+pub mod shown;
 pub mod source;
 pub mod source_stat;
 pub mod survey;

@@ -1,25 +1,7 @@
 //! Times and rates for people.
 
 use zazen_core::byte_size;
-
-/// Whether a terminal obeys `character`, or shows others because of it elsewhere than they stand:
-/// control characters, separators of lines, and marks of the direction in which text runs.
-pub fn is_order(character: char) -> bool {
-    let is_direction = matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2066}'..='\u{2069}');
-    character.is_control() || is_direction || matches!(character, '\u{2028}'..='\u{202e}')
-}
-
-/// `text` without anything that a terminal would obey: such characters become escapes.
-pub fn shown(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for character in text.chars() {
-        match is_order(character) {
-            true => shown.extend(character.escape_default()),
-            false => shown.push(character),
-        }
-    }
-    shown
-}
+pub use zazen_core::shown::{is_order, shown};
 
 /// `text` as one word of a shell, without control characters.
 pub fn quoted(text: &str) -> String {

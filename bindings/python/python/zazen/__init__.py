@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,18 @@ __all__ = [
 
 
 atexit.register(_zazen._remove_frame_files)
+
+#: What a terminal obeys, or what shows other characters elsewhere than they stand.
+_ORDERS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def _text(error: Error) -> str:
+    """An error's text on one line. Other users choose names of files: nothing in them reaches a
+    terminal as an order."""
+    return _ORDERS.sub(lambda order: ascii(order[0])[1:-1], super(Error, error).__str__())
+
+
+Error.__str__ = _text  # type: ignore[method-assign]
 
 
 def assign_scenario(scenario: Mapping[str, Any]) -> dict[str, Any]:
