@@ -59,8 +59,12 @@ pub struct NodeSeen {
     pub answers: bool,
     /// Since when its daemon runs, in milliseconds since 1970.
     pub up_since_ms: u64,
+    /// The cache's name for what it was asked about.
+    pub series: String,
     /// The natives that it holds.
     pub native: RunSet,
+    /// All that it holds: natives, and what reading has brought.
+    pub cached: RunSet,
     /// What it removed, the latest first.
     pub removed: Vec<Absent>,
 }

@@ -2,7 +2,7 @@
 
 use crate::cause::{Cause, CauseFound, NodeSeen, OWN_DAEMON, causes_of, merged};
 use crate::words::{quoted, rate, seconds, shown};
-use zazen_core::RelPath;
+use zazen_core::{RelPath, RunSet};
 use zazen_frames::scan_record::{Part, ScanRecord};
 
 /// A finding that takes less of the wall time is no verdict.
@@ -98,6 +98,9 @@ pub fn explain(mut job: Vec<ScanRecord>, nodes: &[NodeSeen], with: &str) -> Opti
     let dataset = slow.dataset.clone();
     let (named, word) = (shown(&dataset), quoted(&dataset));
     let blocks = blocks_of(slow);
+    let cached = cached_now(&job, nodes);
+    let is_cached =
+        |cause: &CauseFound| cause.set.len() == cause.frames && cause.set.difference(&cached).is_empty();
     let mut findings: Vec<Finding> = causes
         .iter()
         .enumerate()
@@ -112,6 +115,7 @@ pub fn explain(mut job: Vec<ScanRecord>, nodes: &[NodeSeen], with: &str) -> Opti
                 phrase(cause)
             ),
             mend: match &blocks {
+                _ if is_cached(cause) => mend_of_cached(cause, &named, &word, with),
                 Some(blocks) if cause.cause == Cause::NeverPushed => format!(
                     "zazen load {word} --pattern 'FILE{blocks}'{with}   # FILE: the file that was read; \
                      or read it twice"
@@ -120,7 +124,8 @@ pub fn explain(mut job: Vec<ScanRecord>, nodes: &[NodeSeen], with: &str) -> Opti
             },
         })
         .collect();
-    findings.extend(store.finding(slow, &named, &word, with));
+    let is_all_cached = !causes.is_empty() && causes.iter().all(is_cached);
+    findings.extend(store.finding(slow, &named, &word, with, is_all_cached));
     findings.extend(slow_rank(slow, usual, job.len()));
     findings.extend(assign(slow, usual));
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.cost_ns));
@@ -145,6 +150,21 @@ pub fn explain(mut job: Vec<ScanRecord>, nodes: &[NodeSeen], with: &str) -> Opti
         remarks,
         ranks: job,
     })
+}
+
+/// What the nodes on which a rank ran hold now of the series that the job read. Empty if its ranks
+/// read several.
+fn cached_now(job: &[ScanRecord], nodes: &[NodeSeen]) -> RunSet {
+    let Some(series) = job.first().map(|record| &record.series).filter(|series| !series.is_empty()) else {
+        return RunSet::new();
+    };
+    if job.iter().any(|record| record.series != *series) {
+        return RunSet::new();
+    }
+    let is_of_the_job = |node: &&NodeSeen| {
+        node.answers && node.series == *series && job.iter().any(|record| record.node_id == node.id)
+    };
+    nodes.iter().filter(is_of_the_job).fold(RunSet::new(), |all, node| all.union(&node.cached))
 }
 
 /// What a pattern says of the blocks of files that were read, as `{n*1048576}`; `None` if frames
@@ -185,7 +205,14 @@ impl StoreLoss {
         StoreLoss { slow_ns: waited.saturating_sub(left_ns), left_ns, rate, best }
     }
 
-    fn finding(&self, slow: &ScanRecord, dataset: &str, word: &str, with: &str) -> Option<Finding> {
+    fn finding(
+        &self,
+        slow: &ScanRecord,
+        dataset: &str,
+        word: &str,
+        with: &str,
+        is_cached: bool,
+    ) -> Option<Finding> {
         (self.slow_ns > 0).then(|| Finding {
             what: What::SlowStore,
             cost_ns: self.slow_ns,
@@ -196,7 +223,10 @@ impl StoreLoss {
                 rate(self.rate),
                 rate(self.best)
             ),
-            mend: format!("zazen load {word}{with}   # before the next job; and look at the store"),
+            mend: match is_cached {
+                true => format!("look at the store; {CACHED_NOW}"),
+                false => format!("zazen load {word}{with}   # before the next job; and look at the store"),
+            },
         })
     }
 }
@@ -303,6 +333,20 @@ fn phrase(cause: &CauseFound) -> String {
         }
         Cause::DiskFails => format!("{} blocked by a failing cache disk{at}", frames(count, "was", "were")),
         Cause::NoDaemon => format!("{} without a daemon", frames(count, "was read", "were read")),
+    }
+}
+
+/// What needs no command: the frames are where the next analysis looks.
+const CACHED_NOW: &str = "reading has cached these frames, so the next analysis finds them on the nodes";
+
+/// As [`mend`], for frames that nodes of the job hold by now: to load them would do nothing.
+fn mend_of_cached(cause: &CauseFound, dataset: &str, word: &str, with: &str) -> String {
+    match cause.cause {
+        Cause::NeverPushed | Cause::Stale => format!("nothing to load: {CACHED_NOW}"),
+        Cause::Evicted => {
+            format!("zazen pin {word}{with}   # reading has cached them again; or raise the budget")
+        }
+        _ => mend(cause, dataset, word, with),
     }
 }
 

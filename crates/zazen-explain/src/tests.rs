@@ -44,7 +44,9 @@ fn nodes(count: u32) -> Vec<NodeSeen> {
         id: u128::from(rank) + 1,
         answers: true,
         up_since_ms: 10,
+        series: "sim1".into(),
         native: RunSet::new(),
+        cached: RunSet::new(),
         removed: Vec::new(),
     };
     (0..count).map(node).collect()
@@ -139,6 +141,48 @@ fn other_nodes_know_more_of_frames_that_were_never_here() {
     let mut all = nodes(4);
     (all[3].answers, all[3].id) = (false, 0);
     check(Absence::NeverHere, &all, Cause::DeadNode, &["node n3"]);
+}
+
+#[test]
+fn what_reading_has_cached_needs_no_load() {
+    let half = || (RunSet::range(0, 155), RunSet::range(156, 311));
+    // Nodes of the job hold all of them together.
+    let mut all = nodes(4);
+    (all[0].cached, all[3].cached) = half();
+    let mend = |why, nodes: &[NodeSeen]| with_absent(why, nodes).mend;
+    assert!(mend(Absence::NeverHere, &all).starts_with("nothing to load: reading has cached"), "{all:?}");
+    assert!(mend(Absence::Stale, &all).starts_with("nothing to load: "));
+    assert!(mend(Absence::Evicted, &all).starts_with("zazen pin /lustre/sim1 "));
+    // A bad disk stays bad.
+    assert!(mend(Absence::Corrupt, &all).starts_with("zazen verify"));
+    let loads = |nodes: &[NodeSeen]| mend(Absence::NeverHere, nodes) == "zazen load /lustre/sim1";
+    // One frame is missing; a node does not answer; other numbers of another series; a node without
+    // a rank, where the next job would not look either.
+    for spoil in [
+        |node: &mut NodeSeen| node.cached = RunSet::range(157, 311),
+        |node: &mut NodeSeen| node.series = "sim1/other".into(),
+        |node: &mut NodeSeen| node.id = 77,
+    ] {
+        let mut all = nodes(4);
+        (all[0].cached, all[3].cached) = half();
+        spoil(&mut all[3]);
+        assert!(loads(&all), "{all:?}");
+    }
+    assert!(loads(&nodes(4)));
+}
+
+#[test]
+fn a_slow_store_is_looked_at_though_its_frames_are_cached_by_now() {
+    let mut job: Vec<_> = (0..4).map(|rank| record(rank, [0, 1, 8, 0, 40, 1, 2])).collect();
+    for (first, one) in (0..).step_by(10).zip(&mut job) {
+        one.absent = vec![absent(Absence::NeverHere, RunSet::range(first, first + 9))];
+        (one.store_rate, one.store_rate_best) = (1 << 20, 100 << 20);
+    }
+    let mut all = nodes(4);
+    assert!(explain(job.clone(), &all, "").unwrap().mend.starts_with("zazen load /lustre/sim1 "));
+    all[1].cached = RunSet::range(0, 39);
+    let mend = explain(job, &all, "").unwrap().mend;
+    assert!(mend.starts_with("look at the store; reading has cached"), "{mend}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 use zazen_client::record_folder;
-use zazen_core::{Error, ErrorKind, Result};
+use zazen_core::{Error, ErrorKind, Result, RunSet};
 use zazen_explain::{Explanation, NodeSeen, explain, jobs};
 use zazen_frames::scan_record::{KeptRecord, Part, Records, ScanRecord};
 
@@ -116,7 +116,7 @@ type Collected = (Vec<NodeSeen>, Vec<KeptRecord>, Vec<Missed>);
 
 /// What all nodes know; a dead node costs its whole time limit, so all are asked at once.
 fn collect(nodes: &[Node], dataset: &Path) -> Result<Collected> {
-    let answers: Vec<(&Node, Result<Vec<Records>>)> = std::thread::scope(|scope| {
+    let answers: Vec<(&Node, Result<Vec<Told>>)> = std::thread::scope(|scope| {
         let asked: Vec<_> =
             nodes.iter().map(|node| (node, scope.spawn(move || ask(node, dataset)))).collect();
         let gone = || Error::new(ErrorKind::Unavailable, "the thread that asked it ended early, a bug");
@@ -129,16 +129,9 @@ fn collect(nodes: &[Node], dataset: &Path) -> Result<Collected> {
     for (node, answer) in answers {
         match answer {
             Ok(several) => {
-                for one in several {
-                    records.extend(one.records);
-                    seen.push(NodeSeen {
-                        name: one.node,
-                        id: one.node_id,
-                        answers: true,
-                        up_since_ms: one.now_ms.saturating_sub(one.up_ms),
-                        native: one.native,
-                        removed: one.removed,
-                    });
+                for (one, told) in several {
+                    records.extend(told);
+                    seen.push(one);
                 }
             }
             Err(error) if is_silence(&error) => {
@@ -156,17 +149,36 @@ fn collect(nodes: &[Node], dataset: &Path) -> Result<Collected> {
     Ok((seen, records, missed))
 }
 
-fn ask(node: &Node, dataset: &Path) -> Result<Vec<Records>> {
+/// A node as it is seen for one series, and the records that it keeps of it.
+type Told = (NodeSeen, Vec<KeptRecord>);
+
+fn ask(node: &Node, dataset: &Path) -> Result<Vec<Told>> {
     let one = |pattern: Option<&str>| {
         let mut remote = node.connect()?;
         remote.set_timeout(Some(ANSWER_WITHIN));
         let info = remote.open_cached(dataset, pattern)?;
-        let records = remote.records(info.handle)?;
-        Ok((info, records))
+        let Records { node, node_id, now_ms, up_ms, native, removed, records } =
+            remote.records(info.handle)?;
+        // Without it, a command is proposed that may not be needed.
+        let cached = match info.series.is_empty() {
+            true => RunSet::new(),
+            false => remote.query_all(info.handle).map_or_else(
+                |error| {
+                    tracing::debug!("{error}; what node {node} holds is not known");
+                    RunSet::new()
+                },
+                |held| held.native.union(&held.alien),
+            ),
+        };
+        let up_since_ms = now_ms.saturating_sub(up_ms);
+        let series = info.dataset.to_string();
+        let seen =
+            NodeSeen { name: node, id: node_id, answers: true, up_since_ms, series, native, cached, removed };
+        Ok((info, (seen, records)))
     };
-    let (info, records) = one(None)?;
+    let (info, told) = one(None)?;
     if info.series.len() < 2 {
-        return Ok(vec![records]);
+        return Ok(vec![told]);
     }
     info.series.iter().map(|pattern| Ok(one(Some(pattern))?.1)).collect()
 }
