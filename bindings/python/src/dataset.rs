@@ -520,7 +520,10 @@ impl PyDataset {
         let set = (*assignment.set.0).clone();
         let total = set.len();
         let options = ReadOptions { memory_max: memory.0, readers: readers.map(Count::as_usize), check };
-        let reader = self.with(py, |dataset| dataset.frames_in(set, &options, ordered))?;
+        let reader = self.with(py, |dataset| {
+            dataset.reads_at_once();
+            dataset.frames_in(set, &options, ordered)
+        })?;
         let assignment = Py::new(py, assignment)?;
         Ok(PyFrames {
             total,

@@ -35,7 +35,7 @@ pub(crate) use job::{Data, Job};
 pub use ordered::OrderedReader;
 pub(crate) use outcome::Got;
 pub use places::{FrameLocation, PlaceReader};
-pub(crate) use record::{Facts, Recorder, Taken};
+pub(crate) use record::{Facts, Local, Recorder, Taken};
 
 use access::LastFile;
 use buffer::Slice;
@@ -171,8 +171,34 @@ pub struct FrameReader {
     last: LastFile,
     stats: ReadStats,
     remaining: u64,
+    /// What the consumer waited for the frames that it takes now, and what came of them, for the
+    /// scan's record.
+    taking: Taking,
     /// The scan's record ends with this reader.
     ends_record: bool,
+    /// The pool's memory is for later readers, too.
+    keeps_pool: bool,
+}
+
+/// Frames that the consumer received at once, as far as it has taken them. The local ones are only
+/// counted: that costs next to nothing for each.
+#[derive(Default)]
+struct Taking {
+    waits: Waits,
+    local: Local,
+    others: Vec<Taken>,
+}
+
+impl Taking {
+    fn count(&mut self, outcome: &Outcome) {
+        match &outcome.got {
+            Ok(got) if got.is_local() => {
+                self.local.frames += 1;
+                self.local.bytes += got.buffer.len() as u64;
+            }
+            _ => self.others.push(Taken::of_outcome(outcome)),
+        }
+    }
 }
 
 struct Shared {
@@ -238,7 +264,9 @@ impl FrameReader {
             last: None,
             stats: ReadStats::default(),
             remaining,
+            taking: Taking::default(),
             ends_record: true,
+            keeps_pool: false,
         };
         // The consumer reads too, so one thread less than there are frames is enough.
         let most = readers.min(usize::try_from(remaining.saturating_sub(1)).unwrap_or(readers));
@@ -291,7 +319,7 @@ impl ReadStats {
                 self.backing_reads += 1
             }
         }
-        self.bytes += got.buffer.bytes().len() as u64;
+        self.bytes += got.buffer.len() as u64;
         self.mended += u64::from(got.mended);
     }
 }
@@ -330,12 +358,21 @@ impl FrameReader {
     fn take_one(&mut self) -> Option<(u64, std::result::Result<Frame, Error>)> {
         let outcome = self.local.pop_front()?;
         self.shared.pipeline.taken(&outcome);
+        if self.shared.access.record.is_some() {
+            self.taking.count(&outcome);
+        }
         self.remaining = self.remaining.saturating_sub(1);
         let frame = outcome.got.map(|got| {
             self.stats.count(&got);
             Frame::new(outcome.number, got, self.shared.access.layout())
         });
         Some((outcome.number, frame))
+    }
+
+    /// Its end is not the end of its pool, which other readers use, too.
+    pub(crate) fn keeping_pool(mut self) -> FrameReader {
+        self.keeps_pool = true;
+        self
     }
 
     /// Its end is not the end of the scan's record.
@@ -348,17 +385,22 @@ impl FrameReader {
 impl FrameReader {
     /// Waits for frames and takes those that are ready; false if all were taken.
     fn take_ready(&mut self) -> bool {
-        let mut waits = Waits::default();
+        self.tell_record();
         let Shared { pipeline, access } = &*self.shared;
-        let goes_on = pipeline.next(access, &mut self.last, &mut self.local, &mut waits);
-        if let Some(record) = &access.record {
-            record.took(waits, &self.local);
+        pipeline.next(access, &mut self.last, &mut self.local, &mut self.taking.waits)
+    }
+
+    /// Tells the scan's record what the consumer has taken since it was told last.
+    fn tell_record(&mut self) {
+        if let Some(record) = &self.shared.access.record {
+            let Taking { waits, local, others } = std::mem::take(&mut self.taking);
+            record.took(waits, local, others);
         }
-        goes_on
     }
 
     /// The scan has ended: its record is kept.
-    fn end(&self, whole: bool) {
+    fn end(&mut self, whole: bool) {
+        self.tell_record();
         if let Some(record) = self.shared.access.record.as_ref().filter(|_| self.ends_record) {
             record.finish(self.shared.access.daemon_now(), whole);
         }
@@ -378,7 +420,9 @@ impl Drop for FrameReader {
         }
         self.shared.access.stop.store(true, Ordering::Relaxed);
         self.shared.pipeline.stop();
-        self.shared.access.pool.close();
+        if !self.keeps_pool {
+            self.shared.access.pool.close();
+        }
         self.end(self.remaining == 0);
     }
 }

@@ -90,10 +90,12 @@ pub struct Dataset {
     extent: Option<RunSet>,
     /// What calls of random access share.
     near: Option<Arc<Access>>,
+    /// Their memory for large frames.
+    large: Option<Arc<Pool>>,
     /// Where files are in the layout's list, once somebody asked by name.
     names: HashMap<RelPath, u64>,
-    /// What the ranks took to agree on who reads what is read next; this rank, and how many.
-    agreed: Option<(Duration, u32, u32)>,
+    /// How the ranks agreed on who reads what is read next.
+    agreed: Option<Agreed>,
     /// When the caller began with an assignment that is to come.
     begun: Option<Instant>,
     /// Why there is no daemon, if there is none.
@@ -102,6 +104,15 @@ pub struct Dataset {
     reads: Option<Option<Recorder>>,
     /// Places of small frames that are read one by one.
     ahead: ahead::Ahead,
+}
+
+/// An agreement of ranks, for `zazen explain`.
+#[derive(Clone, Copy)]
+struct Agreed {
+    took: Duration,
+    ended: Instant,
+    rank: u32,
+    ranks: u32,
 }
 
 pub use owners::{Holders, NO_OWNER};
@@ -138,6 +149,7 @@ impl Dataset {
             opened: None,
             extent: None,
             near: None,
+            large: None,
             names: HashMap::new(),
             agreed: None,
             begun: None,
@@ -161,6 +173,7 @@ impl Dataset {
         drop(self.local.take());
         std::mem::forget(self.direct.take());
         std::mem::forget(self.near.take());
+        std::mem::forget(self.large.take());
         std::mem::forget(self.reads.take());
     }
 
@@ -317,7 +330,8 @@ impl Dataset {
             // The other ranks wait in the protocol's first round and learn of the error there.
             Err(error) => Err(zazen_assign::decline(error, collectives)),
         };
-        self.agreed = Some((began.elapsed(), collectives.rank() as u32, collectives.size() as u32));
+        let (rank, ranks) = (collectives.rank() as u32, collectives.size() as u32);
+        self.agreed = Some(Agreed { took: began.elapsed(), ended: Instant::now(), rank, ranks });
         assigned
     }
 
@@ -325,6 +339,15 @@ impl Dataset {
     /// before an assignment decides.
     pub fn begins(&mut self, began: Instant) {
         self.begun.get_or_insert(began);
+    }
+
+    /// What was assigned is read at once, by the call that assigned it: the time since then counts
+    /// as the agreement's, for `zazen explain`. On a busy machine it is more than nothing.
+    pub fn reads_at_once(&mut self) {
+        if let Some(agreed) = &mut self.agreed {
+            agreed.took += agreed.ended.elapsed();
+            agreed.ended = Instant::now();
+        }
     }
 
     /// As [`Dataset::assign`], if the frames are read next: while the ranks agree, the disk begins
@@ -430,7 +453,8 @@ impl Dataset {
     }
 
     /// What a scan's record begins with.
-    fn facts(&self, agreed: Option<(Duration, u32, u32)>) -> Facts {
+    fn facts(&self, agreed: Option<Agreed>) -> Facts {
+        let agreed = agreed.map(|Agreed { took, rank, ranks, .. }| (took, rank, ranks));
         let without = if self.lost.is_some() { Absence::NodeDead } else { self.without };
         let text = |path: &Path| path.to_string_lossy().into_owned();
         match &self.local {
@@ -527,6 +551,9 @@ impl Dataset {
 
 impl Drop for Dataset {
     fn drop(&mut self) {
+        if let Some(pool) = self.large.take() {
+            pool.close();
+        }
         let reads = self.reads.take().flatten();
         let Some(Local { mut remote, node, info, spec, mine, .. }) = self.local.take() else {
             reads.iter().for_each(|reads| reads.finish_random(None));

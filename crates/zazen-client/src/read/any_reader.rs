@@ -6,7 +6,7 @@ use zazen_core::Error;
 /// Frames in storage order, which is the fastest, or by number.
 pub enum AnyReader {
     /// In storage order, misses last.
-    Storage(FrameReader),
+    Storage(Box<FrameReader>),
     /// By ascending number.
     Ordered(Box<OrderedReader>),
 }

@@ -116,6 +116,10 @@ impl Pool {
 
     /// Frees all buffers that nobody holds, now and when they are returned later.
     pub(crate) fn close(&self) {
+        // As in `give_back`.
+        if !self.mine.is_mine() {
+            return;
+        }
         let mut free = self.lock();
         free.bytes_max = 0;
         free.bytes = 0;
@@ -194,6 +198,11 @@ impl Slice {
 
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer.bytes()[self.start..self.start + self.length]
+    }
+
+    /// How many bytes they are, without a look at the buffer.
+    pub(crate) fn len(&self) -> usize {
+        self.length
     }
 }
 

@@ -139,6 +139,8 @@ impl OrderedReader {
 impl Drop for OrderedReader {
     fn drop(&mut self) {
         if self.mine.is_mine() {
+            // They tell the record what was taken of them.
+            (self.current, self.ahead) = (None, None);
             self.end();
         }
     }

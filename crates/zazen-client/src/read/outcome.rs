@@ -14,6 +14,13 @@ pub(crate) struct Got {
     pub mended: bool,
 }
 
+impl Got {
+    /// Whether it was in this node's cache, as it should be.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self.delivery, Some(Delivery::Native | Delivery::Alien)) && !self.mended
+    }
+}
+
 /// The outcome of a frame.
 pub(crate) struct Outcome {
     pub number: u64,

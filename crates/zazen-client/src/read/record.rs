@@ -1,14 +1,14 @@
 //! What a scan measures of itself, for `zazen explain`: where the consumer's time went, and which
 //! frames were not on this node.
 //!
-//! Invariants: the cost does not grow with the frames that are read locally: a few clock readings
-//! for each group of frames that the consumer takes at once, sums, and run sets of the other
-//! frames. A record that cannot be kept is lost without a word: it is no result.
+//! Invariants: frames that are read locally are only counted; the rest is a few clock readings for
+//! each group of frames that the consumer takes at once, sums, and run sets of the other frames. A
+//! record that cannot be kept is lost without a word: it is no result.
 
 use super::outcome::{Got, Outcome};
 use crate::cluster::{Remote, Target, own_identity};
 use crate::record_folder;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -52,6 +52,13 @@ pub(crate) struct Waits {
     pub reading: Duration,
 }
 
+/// Frames that came from this node's cache, as they should.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Local {
+    pub frames: u64,
+    pub bytes: u64,
+}
+
 /// A frame that the consumer took.
 pub(crate) struct Taken {
     pub number: u64,
@@ -61,7 +68,7 @@ pub(crate) struct Taken {
 
 impl Taken {
     pub(crate) fn of_outcome(outcome: &Outcome) -> Taken {
-        let read = |got: &Got| (got.delivery, got.buffer.bytes().len() as u64, got.mended);
+        let read = |got: &Got| (got.delivery, got.buffer.len() as u64, got.mended);
         Taken { number: outcome.number, read: outcome.got.as_ref().ok().map(read) }
     }
 }
@@ -119,10 +126,14 @@ impl Inner {
         (from_peers, self.backing + self.brought.saturating_sub(from_peers))
     }
 
-    /// Adds frames that came after these waits. Which of them the daemon brought.
-    fn take(&mut self, waits: Waits, taken: impl Iterator<Item = Taken>) -> Vec<u64> {
+    /// Adds frames that came after these waits: `local` ones, and others, which may be local, too.
+    /// Which of them the daemon brought.
+    fn take(&mut self, waits: Waits, local: Local, taken: impl Iterator<Item = Taken>) -> Vec<u64> {
         // Bytes by who is waited for; a frame costs something even if it is empty.
-        let (mut near, mut far, mut brought, mut failed) = (0u64, 0u64, Vec::new(), 0u64);
+        let (mut near, mut far, mut brought, mut failed) =
+            (local.bytes + local.frames, 0u64, Vec::new(), 0u64);
+        self.near_frames += local.frames;
+        self.near_bytes += local.bytes;
         for Taken { number, read } in taken {
             let Some((delivery, bytes, mended)) = read else {
                 failed += 1;
@@ -214,7 +225,7 @@ impl Recorder {
             self.direct(direct.iter(), lost);
         }
         let mut inner = self.inner();
-        let brought = inner.take(Waits { feeder: asking, reading }, taken);
+        let brought = inner.take(Waits { feeder: asking, reading }, Local::default(), taken);
         let ended = began.saturating_duration_since(self.began) + asking + reading;
         inner.ended = inner.ended.max(Some(ended));
         if inner.asked.heap_bytes() < RECORD_BYTES_MAX {
@@ -224,9 +235,9 @@ impl Recorder {
         }
     }
 
-    /// The consumer took `outcomes` after these waits.
-    pub(crate) fn took(&self, waits: Waits, outcomes: &VecDeque<Outcome>) {
-        self.inner().take(waits, outcomes.iter().map(Taken::of_outcome));
+    /// The consumer took these frames after these waits.
+    pub(crate) fn took(&self, waits: Waits, local: Local, others: Vec<Taken>) {
+        self.inner().take(waits, local, others.into_iter());
     }
 
     /// The frames of `numbers` are read without the daemon.

@@ -53,7 +53,7 @@ impl Dataset {
     pub fn frames_in(&mut self, set: RunSet, options: &ReadOptions, ordered: bool) -> Result<AnyReader> {
         match ordered {
             true => self.frames_ordered(set, options).map(|reader| AnyReader::Ordered(Box::new(reader))),
-            false => self.frames(set, options).map(AnyReader::Storage),
+            false => self.frames(set, options).map(|reader| AnyReader::Storage(Box::new(reader))),
         }
     }
 }

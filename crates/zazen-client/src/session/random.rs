@@ -20,6 +20,10 @@ pub const READ_MANY_MAX: usize = 1 << 20;
 const ANSWER_BYTES: u64 = 1 << 30;
 /// Memory that is kept for the next call.
 const KEPT_BYTES: u64 = 8 << 20;
+/// The same for calls of together larger frames, once there was one. Those who read ahead in blocks
+/// hold two of up to 8 MiB (`zazen.decoders`); fresh memory for each block would cost more than the
+/// copy into it.
+const KEPT_LARGE_BYTES: u64 = 16 << 20;
 /// Frames of together more bytes than this are read by several threads.
 const ALONE_BYTES: u64 = 1 << 20;
 /// More frames than this are read by several threads if there is no daemon.
@@ -104,8 +108,9 @@ impl Dataset {
         if has_large {
             let options = ReadOptions::default();
             let advised = self.advised();
-            let access = self.access(Pool::new(KEPT_BYTES), true)?;
-            found.put_all(FrameReader::of_jobs(access, jobs, &options, advised)?);
+            let pool = self.large_pool();
+            let access = self.access(pool, true)?;
+            found.put_all(FrameReader::of_jobs(access, jobs, &options, advised)?.keeping_pool());
             return Ok(());
         }
         let layout = access.layout();
@@ -118,9 +123,11 @@ impl Dataset {
     /// Reads what is left from the backing store.
     fn read_rest(&mut self, found: &mut Found) -> Result<()> {
         if found.left > ALONE_DIRECT {
-            let access = self.access(Pool::new(KEPT_BYTES), true)?;
+            let pool = self.large_pool();
+            let access = self.access(pool, true)?;
             let missing = found.missing();
-            found.put_all(FrameReader::start(access, None, missing, &ReadOptions::default(), None)?);
+            let reader = FrameReader::start(access, None, missing, &ReadOptions::default(), None)?;
+            found.put_all(reader.keeping_pool());
             return Ok(());
         }
         let access = self.near()?;
@@ -174,6 +181,11 @@ impl Dataset {
             Ok(None) => {}
             Err(error) => self.ahead.no_places(&error),
         }
+    }
+
+    /// The memory that calls of several large frames share.
+    fn large_pool(&mut self) -> Arc<Pool> {
+        self.large.get_or_insert_with(|| Pool::new(KEPT_LARGE_BYTES)).clone()
     }
 
     /// What calls of random access share: memory, and the way to the daemon and the backing store.
