@@ -195,6 +195,10 @@ def rmsf_rows(folder: Path, arguments: argparse.Namespace, wanted: list[str]) ->
         testbed("run", "--on", "sim", "--", *pusher)
         testbed("run", "-n", NODES, "--", testbed.zazen, "index", data / "md.xtc")
 
+        # Else the kernel writes twice the trajectory to the disk during the first turns.
+        say("waiting until all of it is on the disk")
+        os.sync()
+
         # No daemon and no server knows this name of the file.
         own = folder / "own.xtc"
         os.link(data / "md.xtc", own)
