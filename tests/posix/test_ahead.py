@@ -338,6 +338,33 @@ def test_what_is_appended_is_read_after_the_end(node):
     assert run.returncode == 0
 
 
+def test_a_close_goes_out_though_no_call_follows(node):
+    """It waits for the next call, so that both are one message, but not for long."""
+    program = f"""
+        import os
+        os.chdir("{PREFIX}")
+        held = os.open("closed", os.O_RDONLY)
+        print("open", flush=True)
+        os.read(0, 1)
+        os.close(held)
+        print("closed", flush=True)
+        os.read(0, 1)
+    """
+    (node.far / "closed").write_text("x")
+    words = [*node.command(), python(), "-S", "-c", textwrap.dedent(program)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as run:
+        assert run.stdout.readline() == b"open\n"
+        assert calls(node)["px_open_ahead"] > 0
+        before = calls(node)["px_close"]
+        run.stdin.write(b"x")
+        run.stdin.flush()
+        assert run.stdout.readline() == b"closed\n"
+        deadline = time.monotonic() + 60
+        while calls(node)["px_close"] == before:
+            assert time.monotonic() < deadline
+        run.communicate(b"x")
+
+
 def test_files_that_come_along_are_small_and_have_blocks(node):
     """No byte is read of a file that has none on its disk, nor of a large one."""
     (node.far / "sparse").write_bytes(b"")

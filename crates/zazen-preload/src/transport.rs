@@ -168,7 +168,8 @@ pub(crate) unsafe extern "C" fn zazen_stub_call(
             if rings.is_mapped() {
                 rings::exchange_in_memory(fd, rings, buffers, service, call, &waits)
             } else if unawaited && lane.takes_one_more() {
-                wire::send_only(fd, buffers, service, call)
+                // With one thread, its next call takes this connection, too.
+                wire::send_only(fd, buffers, service, call, heard::is_alone())
             } else {
                 let owed = lane.owed.swap(0, Ordering::Relaxed);
                 let owed = lane.queues.load(Ordering::Relaxed).then_some(owed);

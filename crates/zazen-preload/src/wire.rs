@@ -128,11 +128,11 @@ pub(crate) enum PluginHost {
 
 /// Sends all parts.
 fn send(fd: c_int, parts: &mut [libc::iovec]) -> bool {
-    send_with(fd, parts, None)
+    send_with(fd, parts, None, 0)
 }
 
-/// The same, with a descriptor.
-fn send_with(fd: c_int, parts: &mut [libc::iovec], mut passed: Option<c_int>) -> bool {
+/// The same, with a descriptor, and flags of sendmsg(2).
+fn send_with(fd: c_int, parts: &mut [libc::iovec], mut passed: Option<c_int>, flags: c_int) -> bool {
     let mut first = 0;
     let mut control = [0_u64; 4];
     while first < parts.len() {
@@ -152,7 +152,8 @@ fn send_with(fd: c_int, parts: &mut [libc::iovec], mut passed: Option<c_int>) ->
                 libc::CMSG_DATA(header).cast::<c_int>().write_unaligned(passed);
             }
         }
-        let arguments = [fd as usize, (&raw const message) as usize, libc::MSG_NOSIGNAL as usize, 0, 0, 0];
+        let flags = (libc::MSG_NOSIGNAL | flags) as usize;
+        let arguments = [fd as usize, (&raw const message) as usize, flags, 0, 0, 0];
         let mut sent = match system_call(libc::SYS_sendmsg, arguments) {
             Ok(sent) => sent,
             Err(libc::EINTR) => continue,
@@ -427,7 +428,7 @@ pub(crate) unsafe fn exchange(
 ) -> (i32, bool) {
     // SAFETY: the caller's promise.
     unsafe {
-        if let Err(failure) = send_call(fd, buffers, service, call, WAITED_FOR) {
+        if let Err(failure) = send_call(fd, buffers, service, call, WAITED_FOR, 0) {
             return failure;
         }
         if let Err(status) = drop_answers(fd, buffers, owed.unwrap_or(0)) {
@@ -463,7 +464,8 @@ fn cpu_of_peer(fd: c_int) -> u32 {
     cpu
 }
 
-/// Sends a call whose answer nobody waits for, and pretends that it was all zeros.
+/// Sends a call whose answer nobody waits for, and pretends that it was all zeros. `may_rest`: it
+/// goes with the next call, if one comes soon; the kernel sends it within a fifth of a second.
 ///
 /// # Safety
 ///
@@ -473,9 +475,11 @@ pub(crate) unsafe fn send_only(
     buffers: &mut Buffers,
     service: &StubService,
     call: &mut StubCall,
+    may_rest: bool,
 ) -> (i32, bool) {
+    let flags = if may_rest { libc::MSG_MORE } else { 0 };
     // SAFETY: the caller's promise.
-    if let Err(failure) = unsafe { send_call(fd, buffers, service, call, NOT_WAITED_FOR) } {
+    if let Err(failure) = unsafe { send_call(fd, buffers, service, call, NOT_WAITED_FOR, flags) } {
         return failure;
     }
     let bytes = (call.reply_bytes_max as usize).min(SMALL_BYTES);
@@ -483,6 +487,14 @@ pub(crate) unsafe fn send_only(
     call.reply = buffers.answer.as_mut_ptr().cast();
     call.reply_bytes = bytes as u64;
     (status::OK, true)
+}
+
+/// Sends what rests.
+pub(crate) fn push(fd: c_int) {
+    let on: c_int = 1;
+    let (level, option) = (libc::IPPROTO_TCP as usize, libc::TCP_NODELAY as usize);
+    let (value, bytes) = ((&raw const on) as usize, size_of_val(&on));
+    let _ = system_call(libc::SYS_setsockopt, [fd as usize, level, option, value, bytes, 0]);
 }
 
 /// Receives answers that nobody waits for.
@@ -512,6 +524,7 @@ unsafe fn send_call(
     service: &StubService,
     call: &StubCall,
     id: u64,
+    flags: c_int,
 ) -> Result<(), (i32, bool)> {
     // SAFETY: the caller's promise.
     unsafe {
@@ -534,7 +547,7 @@ unsafe fn send_call(
         let head = header(plugins_fn::CALL, payload, bulk, room, passed.is_some(), id);
         parts[0] = part(head.as_ptr().cast(), head.len());
         parts[1] = part(payload.as_ptr().cast(), payload.len());
-        let sent = send_with(fd, &mut parts[..call.in_count as usize + 2], passed);
+        let sent = send_with(fd, &mut parts[..call.in_count as usize + 2], passed, flags);
         if sent { Ok(()) } else { Err((status::DISCONNECTED, false)) }
     }
 }

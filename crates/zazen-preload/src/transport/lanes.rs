@@ -542,7 +542,9 @@ pub(crate) fn settle() {
             // SAFETY: the lane is this thread's.
             let buffers = unsafe { &mut *lane.buffers.get() };
             let owed = lane.owed.swap(0, Ordering::Relaxed);
-            if wire::drop_answers(lane.fd.load(Ordering::Relaxed), buffers, owed).is_err() {
+            let fd = lane.fd.load(Ordering::Relaxed);
+            wire::push(fd);
+            if wire::drop_answers(fd, buffers, owed).is_err() {
                 drop_lane(lane);
             }
             lane.state.store(FREE, Ordering::Release);
