@@ -146,7 +146,7 @@ def test_what_a_program_heard_of_it_sees(node, looker, tmp_path, channel, who):
         elif channel == "name":
             word = str(tmp_path / "name")
         elif channel == "time":
-            word = "0.5"
+            word = "2"
         words = [*node.command(), looker, f"{PREFIX}/changing", channel, word]
         pipes = dict.fromkeys(["stdin", "stdout", "stderr"], subprocess.PIPE)
         program = stack.enter_context(subprocess.Popen(words, text=True, **pipes))
