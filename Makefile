@@ -58,7 +58,7 @@ demo: install
 # of the time, so two of the three kinds run side by side.
 test: install
 	@$(MAKE) --no-print-directory --jobs=2 packages-test test-rust-built
-	@$(MAKE) --no-print-directory --keep-going --jobs=2 test-rust-run test-python-run test-integrations-run test-objects-run
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 test-rust-run test-python-run test-objects-run test-integrations-run
 
 test-rust-built: prerequisites
 	@$(STEP) "test 1 of 5" "compiling the Rust tests" 130 $(RUST_TESTS) --no-run --workspace
@@ -69,14 +69,15 @@ test-rust-run:
 test-python-run:
 	@$(STEP) "test 3 of 5" "running the Python, C and MPI tests" 380 $(PYTEST) -n $(JOBS) --ignore tests/objects bindings/python/tests tests
 
-test-integrations-run:
-	@$(STEP) "test 4 of 5" "running the tests of the integrations" 180 $(PYTEST) -n $(if $(filter 1,$(JOBS)),1,2) integrations
-
-# What it builds is needed by these tests only, and it is built while others wait.
+# What it builds is needed by these tests only, and it is built while others wait. Last, it would wait for the
+# compiler alone.
 # The server that checks signatures takes minutes to compile: scripts/install-versitygw.sh. Without it, its tests say so.
 test-objects-run: objects
-	@$(STEP) "test 5 of 5" "running the tests of object stores" 90 \
+	@$(STEP) "test 4 of 5" "running the tests of object stores" 90 \
 	  sh -c '$(OBJECTS_TEST); all=$$?; $(PYTEST) -n 2 tests/objects && exit $$all'
+
+test-integrations-run:
+	@$(STEP) "test 5 of 5" "running the tests of the integrations" 180 $(PYTEST) -n $(if $(filter 1,$(JOBS)),1,2) integrations
 
 ## make test-rust, make test-python   one half of the tests
 test-rust: install test-rust-built test-rust-run
