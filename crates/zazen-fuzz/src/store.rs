@@ -69,9 +69,12 @@ fn put(store: &Arc<Store<SimDisk>>, dataset: &str, number: u64, piece: bool) {
 }
 
 /// The files that a store reads and trusts, by name.
-fn believed() -> Vec<String> {
-    let files = root().files().into_iter().map(|(name, _)| name);
-    files.filter(|name| name.contains(".zazen/") && !name.ends_with("/lock")).collect()
+fn believed() -> &'static [String] {
+    static NAMES: OnceLock<Vec<String>> = OnceLock::new();
+    NAMES.get_or_init(|| {
+        let files = root().files().into_iter().map(|(name, _)| name);
+        files.filter(|name| name.contains(".zazen/") && !name.ends_with("/lock")).collect()
+    })
 }
 
 pub(crate) fn files() -> Vec<Vec<u8>> {

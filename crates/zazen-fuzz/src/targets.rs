@@ -336,13 +336,18 @@ fn h5md(input: &[u8]) {
 /// The daemon's settings file.
 pub(crate) fn config(input: &[u8]) {
     use clap::Parser;
+    use zazend::config::{Args, Config};
     thread_local! {
-        static FILE: tempfile::NamedTempFile = tempfile::NamedTempFile::new().expect("a temporary file");
+        // The flags are parsed once: that takes longer than to read most inputs.
+        static FILE: (tempfile::NamedTempFile, Args) = {
+            let file = tempfile::NamedTempFile::new().expect("a temporary file");
+            let flags = ["zazend".as_ref(), "--config".as_ref(), file.path().as_os_str()];
+            let args = Args::parse_from(flags);
+            (file, args)
+        };
     }
-    FILE.with(|file| {
+    FILE.with(|(file, args)| {
         std::fs::write(file.path(), input).expect("a temporary file can be written");
-        let args = [std::ffi::OsStr::new("zazend"), "--config".as_ref(), file.path().as_os_str()];
-        let args = zazend::config::Args::parse_from(args);
-        let _ = zazend::config::Config::assemble(&args);
+        let _ = Config::assemble(args);
     });
 }
