@@ -4,7 +4,7 @@
 
 use super::super::Event;
 use super::super::mutant::Mutant;
-use super::model::{Model, Who};
+use super::model::{Model, Row, Who};
 use super::world::{ALL_FAULTS, Faults, NO_FAULTS, Random, World};
 use crate::operation::*;
 use crate::split::{Errand, Layouts, Next};
@@ -413,6 +413,7 @@ impl Simulation {
             return;
         }
         let orders = orders(asked.len());
+        let in_answers: Vec<_> = answers.iter().filter_map(attributes_of).map(|shown| shown.id).collect();
         let explains = orders.iter().find_map(|order| {
             let gone = self.model.rows.keys().filter(|id| !tree.rows.contains_key(id)).copied().collect();
             let mut model = Model { loose: true, gone, ..self.model.clone() };
@@ -422,13 +423,15 @@ impl Simulation {
                 if !model.check(who, &request.operation, &answers[*at]) {
                     return None;
                 }
-                states.push(model.clone());
+                // Of the whole tree only these rows are compared with answers.
+                let rows = in_answers.iter().filter_map(|id| Some((*id, model.rows.get(id)?.clone())));
+                states.push(rows.collect::<BTreeMap<_, _>>());
             }
             // An answer that is given again has the attributes of a later moment. A transaction's
             // rights are judged when it holds its name, and count no later: a change of a
             // directory's rights may be answered before the entry is there.
-            let seen = |state: &Model, seen: &Attributes| {
-                let Some(row) = state.rows.get(&seen.id) else { return false };
+            let seen = |state: &BTreeMap<InodeId, Row>, seen: &Attributes| {
+                let Some(row) = state.get(&seen.id) else { return false };
                 let counts = (seen.kind == Kind::Directory).then_some((row.links, row.bytes()));
                 let (links, bytes) = counts.unwrap_or((seen.links, seen.bytes));
                 row.shows(&Attributes { links, bytes, ..seen.clone() })
