@@ -35,10 +35,22 @@ fn a_seed_gives_one_run() {
 /// leader that it made first is not heard. A test of `stewards.rs` shows that it does not forget.
 const SELDOM: [Planted; 1] = [Planted::ForgetVote];
 
+/// Seeds that found a bug last: they are tried first, because those before them find nothing.
+const FOUND_BY: [(Planted, u64); 6] = [
+    (Planted::IgnoreLease, 17),
+    (Planted::IgnoreFailedSync, 11),
+    (Planted::AddWithoutWaiting, 65),
+    (Planted::AnswerWhileHanding, 9),
+    (Planted::SkipFence, 35),
+    (Planted::StoreWithoutWriting, 24),
+];
+
 #[test]
 fn planted_bugs_are_found() {
     for bug in Planted::ALL.iter().filter(|bug| !SELDOM.contains(bug)) {
-        let found = (0..SEEDS_MAX)
+        let first = FOUND_BY.iter().find_map(|(of, seed)| (of == bug).then_some(*seed)).unwrap_or(0);
+        let found = (first..SEEDS_MAX)
+            .chain(0..first)
             .find_map(|seed| run_namespace(seed, Some(*bug)).violation.map(|what| (seed, what)));
         let Some((seed, what)) = found else { panic!("{bug:?} is not found in {SEEDS_MAX} seeds") };
         println!("{bug:?}: seed {seed}: {}", what.lines().next().unwrap_or_default());
