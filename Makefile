@@ -71,7 +71,8 @@ test-python-run:
 
 # What it builds is needed by these tests only, and it is built while others wait. Last, it would wait for the
 # compiler alone.
-# The server that checks signatures takes minutes to compile: scripts/install-versitygw.sh. Without it, its tests say so.
+# The server that checks signatures takes minutes to compile (scripts/install-versitygw.sh). Without it, its tests
+# are skipped and say so.
 test-objects-run: objects
 	@$(STEP) "test 4 of 5" "running the tests of object stores" 90 \
 	  sh -c '$(OBJECTS_TEST); all=$$?; $(PYTEST) -n 2 tests/objects && exit $$all'

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds versitygw, an S3 gateway before a file system, into target/versitygw, for tests/objects/test_contract.py.
+# Builds versitygw, an S3 gateway before a file system, into target/versitygw: tests/objects/test_contract.py
+# runs against it.
 # Some minutes of processor time on two cores; needs Go (Debian: golang, or a newer one of your own).
 #
 # moto, the other S3 server of the tests, believes every signature. This one checks them.
