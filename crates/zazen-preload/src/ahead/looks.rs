@@ -88,6 +88,8 @@ struct State {
     ordered: Ordered,
     /// Whether the program asks for the two attributes, too.
     wants_also: bool,
+    /// A call for a batch is under way: a signal's handler asks alone meanwhile.
+    is_asking: bool,
 }
 
 static STATE: Shared<State> = Shared(UnsafeCell::new(State {
@@ -113,6 +115,7 @@ static STATE: Shared<State> = Shared(UnsafeCell::new(State {
     steps: 0,
     ordered: Ordered { dir: 0, folder: Text::new(), name: Text::new(), looks: 0 },
     wants_also: false,
+    is_asking: false,
 }));
 /// Whether there was ever a listing or a batch.
 static IS_USED: AtomicBool = AtomicBool::new(false);
@@ -171,7 +174,7 @@ pub(super) fn forget_all() {
         *listing = Listing { id: 0, bytes: 0, at: 0, turn: 0 };
     }
     state.batches.iter_mut().for_each(|batch| batch.count = 0);
-    state.ordered.looks = 0;
+    (state.ordered.looks, state.is_asking) = (0, false);
 }
 
 /// A description is closed: its number may come to mean another directory.
@@ -427,8 +430,7 @@ pub(crate) fn look(
         Prepared::Several { which, bytes, also } => (which, bytes, also),
     };
     let asked = Asked::now();
-    // SAFETY: alone, as may_keep() says. A signal's handler that begins this batch anew drops its
-    // answers with its next call that waits.
+    // SAFETY: alone, as may_keep() says; a signal's handler begins no batch meanwhile.
     let (folder, names, found) = unsafe {
         let batch = &(&(*STATE.0.get()).batches)[which];
         let found = (&raw mut (*FOUND.0.get())[which]).cast::<c_void>();
@@ -443,6 +445,7 @@ pub(crate) fn look(
     let _locked = lock();
     // SAFETY: this thread has the lock.
     let (state, found) = unsafe { (&mut *STATE.0.get(), &(&*FOUND.0.get())[which]) };
+    state.is_asking = false;
     let batch = &mut state.batches[which];
     let came = room as usize / size_of::<Found>();
     if let Err(error) = outcome {
@@ -493,7 +496,7 @@ fn prepare(dir: c_int, folder: &[u8], name: &[u8], how: (c_int, u32)) -> Prepare
         return if state.is_ordered(dir, folder, name) { Prepared::Unlisted } else { Prepared::Alone };
     };
     state.steps = (state.steps + 1).min(STEPS_MAX);
-    if state.steps <= STEPS_MIN {
+    if state.steps <= STEPS_MIN || state.is_asking {
         return Prepared::Alone;
     }
     let batch = &mut state.batches[which];
@@ -513,6 +516,7 @@ fn prepare(dir: c_int, folder: &[u8], name: &[u8], how: (c_int, u32)) -> Prepare
     (batch.last, batch.used, batch.used_also) = (0, 0, false);
     // Until the answers are there.
     batch.asked = Asked::NEVER;
+    state.is_asking = true;
     Prepared::Several { which, bytes, also }
 }
 
