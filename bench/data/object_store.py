@@ -39,7 +39,7 @@ from hostile import Hostile  # noqa: E402
 
 FIRST_BYTE_SECONDS, CONNECTION_BYTES_PER_SECOND, PIECE = 0.020, 60e6, 256 << 10
 AT_ONCE, TURNS, GOAL = 8, 7, 0.9
-SIZES = {"64 KiB": (64 << 10, 400), "4 MiB": (4 << 20, 48), "32 MiB": (32 << 20, 12)}
+SIZES = {"64 KiB": (64 << 10, 800), "4 MiB": (4 << 20, 192), "32 MiB": (32 << 20, 24)}
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
 
 
