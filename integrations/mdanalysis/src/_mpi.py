@@ -80,9 +80,11 @@ class MPI(BackendBase):
         together.equal(f"{type(analysis).__qualname__} {_digest(frames)} {len(analysis._trajectory)}")
         if len(frames) == 0:
             return [analysis._compute(frames, **arguments)]
-        shares = _shares(analysis._trajectory, frames[:, 1], self._comm)
         if _is_rmsf(analysis):
+            most = _frames_in_round(analysis.atomgroup.n_atoms)
+            shares = _shares(analysis._trajectory, frames[:, 1], self._comm, most)
             return [_replay_rmsf(analysis, frames, shares, together)]
+        shares = _shares(analysis._trajectory, frames[:, 1], self._comm)
         return [_compute_apart(analysis, frames, shares, arguments, together)]
 
 
@@ -163,12 +165,18 @@ class _Step:
             self._together.settle(error, self._what)
 
 
-def _shares(trajectory: Any, frames: np.ndarray, comm: Any) -> np.ndarray:
-    """For each position of the run the rank that reads its frame. Collective; equal on all
-    ranks."""
+def _shares(trajectory: Any, frames: np.ndarray, comm: Any, most: int | None = None) -> np.ndarray:
+    """For each position of the run the rank that reads its frame. Collective; equal on all ranks.
+
+    ``most``: of a trajectory of another reader, a rank gets stretches of at most so many frames,
+    in turn with the others; None: one stretch, which reads best.
+    """
     if isinstance(trajectory, ZazenReader):
         return trajectory.owners(frames, comm)
-    return np.arange(len(frames)) * comm.size // len(frames)
+    positions, whole = np.arange(len(frames)), -(-len(frames) // comm.size)
+    if most is None or most >= whole:
+        return positions * comm.size // len(frames)
+    return positions // most % comm.size
 
 
 def _stretches(positions: np.ndarray) -> list[np.ndarray]:
@@ -291,7 +299,7 @@ def _replay_rmsf(analysis: RMSF, frames: np.ndarray, shares: np.ndarray, togethe
             analysis._prepare_sliced_trajectory(frames[:, 1])
             analysis._prepare()
         with _Reading(trajectory, frames[mine, 1]):
-            for begin, end in _rounds(shares, max(1, _ROUND_BYTES // max(1, 12 * group.n_atoms))):
+            for begin, end in _rounds(shares, _frames_in_round(group.n_atoms)):
                 here = mine[(mine >= begin) & (mine < end)]
                 with together.step():
                     positions = np.empty((len(here), group.n_atoms, 3), dtype=np.float32)
@@ -311,6 +319,11 @@ def _replay_rmsf(analysis: RMSF, frames: np.ndarray, shares: np.ndarray, togethe
     finally:
         analysis.atomgroup = group
     return analysis
+
+
+def _frames_in_round(n_atoms: int) -> int:
+    """How many frames a rank reads, at most, before the ranks exchange positions."""
+    return max(1, _ROUND_BYTES // max(1, 12 * n_atoms))
 
 
 def _rounds(shares: np.ndarray, most: int) -> Iterator[tuple[int, int]]:

@@ -51,6 +51,25 @@ def test_rounds_hold_no_more_frames_of_a_rank_than_they_may(ranks):
                 assert end == count or np.bincount(shares[begin : end + 1]).max() > most
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_ranks_with_other_readers_work_side_by_side_in_every_round(ranks):
+    from types import SimpleNamespace
+
+    import zazen.mdanalysis._mpi as mpi
+
+    comm = SimpleNamespace(size=ranks)
+    for count, most in [(0, 1), (1, 1), (40, 1), (40, 7), (41, 3), (40, 100)]:
+        frames = np.arange(count)
+        shares = mpi._shares(None, frames, comm, most)
+        assert len(shares) == count and all(0 <= rank < ranks for rank in shares)
+        sizes = [np.bincount(shares[begin:end], minlength=ranks) for begin, end in mpi._rounds(shares, most)]
+        if count > ranks * most:
+            assert all((size == most).all() for size in sizes[:-1]), (count, most, sizes)
+        # All others read a rank's stretch as one: that is no more than one round.
+        assert count <= ranks * most or len(sizes) == -(-count // (ranks * most))
+        assert (np.diff(mpi._shares(None, frames, comm)) >= 0).all(), "one stretch for each rank"
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_results_equal_serial_ones(launch, protein, tmp_path, ranks):
     plain = shutil.copy(protein / "md.xtc", tmp_path)
