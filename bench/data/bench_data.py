@@ -88,10 +88,15 @@ def write_topology(path: Path, atoms: int) -> None:
 
 
 def turns(repeats: int, measured: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
-    """Seconds of each, turn by turn, in alternating order."""
+    """Seconds of each, turn by turn. The order changes so that each comes as often first, and as
+    often after each other: one that waits for a slow server leaves another machine behind than one
+    that computes, with memory that has been given back and processors that rest."""
     seconds: dict[str, list[float]] = {name: [] for name in measured}
     for turn in range(repeats):
-        names = list(measured) if turn % 2 == 0 else list(reversed(measured))
+        first = turn // 2 % len(measured)
+        names = [*list(measured)[first:], *list(measured)[:first]]
+        if turn % 2:
+            names.reverse()
         for name in names:
             seconds[name].append(measured[name]())
     return seconds
