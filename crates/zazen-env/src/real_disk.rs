@@ -57,6 +57,16 @@ impl RealDisk {
             made.map_err(|cause| Error::io(format!("make {}", what()), cause))?;
             ownership::check(root, trust).map_err(|error| error.within(what()))?;
         }
+        let disk = RealDisk::as_it_is(root)?;
+        close_root(&disk.root)?;
+        Ok(disk)
+    }
+
+    /// The tree at `root` for one who only reads: nothing is made, and modes stay as they are.
+    pub fn as_it_is(root: &Path) -> Result<RealDisk> {
+        let what = || format!("cache root {}", root.display());
+        let trust = Trust::of_this_process();
+        ownership::check(root, trust).map_err(|error| error.within(what()))?;
         let root = root.canonicalize().map_err(|cause| Error::io(what(), cause))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root_fd = rustix::fs::openat(CWD, &root, flags, Mode::empty())
@@ -64,7 +74,6 @@ impl RealDisk {
         let disk =
             RealDisk { root, root_fd, trust, lock: Mutex::new(None), no_openat2: AtomicBool::new(false) };
         disk.check_folders(&DiskPath::own_dir(&RelPath::default()))?;
-        close_root(&disk.root)?;
         Ok(disk)
     }
 

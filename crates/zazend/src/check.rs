@@ -154,9 +154,9 @@ fn check_cache(config: &Config, spec: &CacheSpec) -> Result<String> {
     ))
 }
 
-/// What the cache at `root` remembers, without making the root.
+/// What the cache at `root` remembers, without making the root or closing it to other users.
 fn remembered(root: &Path) -> Result<CacheState> {
-    if root.is_dir() { CacheState::read(&RealDisk::new(root)?) } else { Ok(CacheState::default()) }
+    if root.is_dir() { CacheState::read(&RealDisk::as_it_is(root)?) } else { Ok(CacheState::default()) }
 }
 
 fn check_backing(config: &Config, report: &mut Report) {

@@ -177,7 +177,7 @@ struct File {
     #[serde(default)]
     cache: OneOrMany<PathBuf>,
     #[serde(default)]
-    backing: Vec<String>,
+    backing: OneOrMany<String>,
     listen: Option<String>,
     socket: Option<PathBuf>,
     key: Option<PathBuf>,
@@ -206,7 +206,7 @@ struct File {
     cpu_share: Option<i64>,
     dump_file: Option<PathBuf>,
     spans: Option<PathBuf>,
-    export: Option<Vec<PathBuf>>,
+    export: Option<OneOrMany<PathBuf>>,
     #[serde(default)]
     plugin: Vec<PluginEntry>,
     namespace: Option<NamespaceTable>,
@@ -214,7 +214,7 @@ struct File {
 
 /// A setting that is one value, or a list of them.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "give one value in quotes, such as \"800G\", or a list of such values")]
 enum OneOrMany<T> {
     One(T),
     Many(Vec<T>),
@@ -336,8 +336,7 @@ impl Config {
     pub fn assemble(args: &Args) -> Result<Config> {
         let file = args.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
         let caches = caches(&file.cache.beneath(&args.cache), &file.budget.beneath(&args.budget))?;
-        let told = if args.backing.is_empty() { file.backing } else { args.backing.clone() };
-        let backing = parse_backing(&told)?;
+        let backing = parse_backing(&file.backing.beneath(&args.backing))?;
         let (listen, key) = (args.listen.clone().or(file.listen), args.key.clone().or(file.key));
         if listen.is_some() && key.is_none() {
             return Err(refuse(
@@ -467,12 +466,15 @@ fn caches(roots: &[PathBuf], budgets: &[String]) -> Result<Vec<CacheSpec>> {
 }
 
 /// Flags over file over the backing stores that are folders here.
-fn exports(args: &Args, file: Option<Vec<PathBuf>>, backing: &[BackingSpec]) -> Result<Vec<PathBuf>> {
+fn exports(args: &Args, file: Option<OneOrMany<PathBuf>>, backing: &[BackingSpec]) -> Result<Vec<PathBuf>> {
     let usual = || {
         let here = backing.iter().filter(|backing| backing.server.is_none());
         here.map(|backing| PathBuf::from(&backing.directory)).collect()
     };
-    let told = if args.export.is_empty() { file.unwrap_or_else(usual) } else { args.export.clone() };
+    let told = match file {
+        None if args.export.is_empty() => usual(),
+        file => file.unwrap_or_default().beneath(&args.export),
+    };
     if let Some(bad) = told.iter().find(|export| {
         !export.is_absolute() || export.components().any(|part| part == std::path::Component::ParentDir)
     }) {

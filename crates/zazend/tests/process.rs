@@ -8,6 +8,7 @@ mod common;
 use common::*;
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -405,6 +406,32 @@ fn check_tells_what_a_start_would_do() {
     );
     assert_eq!(said, expected);
     assert!(!site.cache.exists(), "a check changes nothing");
+    // A start would close an empty folder to other users.
+    std::fs::create_dir(&site.cache).unwrap();
+    std::fs::set_permissions(&site.cache, PermissionsExt::from_mode(0o755)).unwrap();
+    assert!(with(&[]).0);
+    let mode = std::fs::metadata(&site.cache).unwrap().mode() & 0o777;
+    assert_eq!(
+        (mode, std::fs::read_dir(&site.cache).unwrap().count()),
+        (0o755, 0),
+        "a check changes nothing"
+    );
+}
+
+#[test]
+fn a_file_of_settings_takes_one_value_where_a_list_may_stand() {
+    let site = Site::default();
+    let file = site.dir.path().join("zazend.toml");
+    let said = |more: &str| {
+        std::fs::write(&file, format!("cache = {:?}\n{more}", site.cache)).unwrap();
+        check(&site, &["--config", file.to_str().unwrap()])
+    };
+    std::fs::create_dir_all(&site.backing).unwrap();
+    let one = format!("backing = {:?}\nexport = \"/home\"\nuser_budget = \"1G\"\n", site.backing);
+    let (good, text) = said(&one);
+    assert!(good && text.contains("ok: backing DIR/backing: 0 entries"), "{text}");
+    let (good, text) = said(&format!("backing = [{:?}]\nbudget = 800\n", site.backing));
+    assert!(!good && text.contains("give one value in quotes"), "{text}");
 }
 
 #[test]
