@@ -21,6 +21,18 @@ pub fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
     bytes.push(value as u8);
 }
 
+/// Writes a number at `at`, which then is its end. Panics if there is no room; ten bytes are enough.
+#[inline]
+pub fn write_varint(bytes: &mut [u8], at: &mut usize, mut value: u64) {
+    while value >= 0x80 {
+        bytes[*at] = value as u8 | 0x80;
+        value >>= 7;
+        *at += 1;
+    }
+    bytes[*at] = value as u8;
+    *at += 1;
+}
+
 /// The number that begins at `at`, which then is its end. `None` if the bytes end before it, or if
 /// it has more than 64 bits.
 #[inline]

@@ -10,6 +10,6 @@ mod span;
 mod text;
 
 pub use perfetto::perfetto;
-pub use rows::{Block, HEAD_BYTES, Head, Row, SUFFIX, Words};
+pub use rows::{Block, HEAD_BYTES, Head, ROW_BYTES_MAX, Row, SUFFIX, Words, put_row, take_row};
 pub use span::{LINES_SUFFIX, Span, VERSION, op_name, read_lines};
 pub use text::Text;

@@ -8,7 +8,7 @@
 use crate::span::{Span, VERSION};
 use crate::text::Text;
 use std::collections::BTreeMap;
-use zazen_core::varint::{put_varint, take_varint, unzigzag, zigzag};
+use zazen_core::varint::{take_varint, unzigzag, write_varint, zigzag};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_wire::checksum::crc32c;
 
@@ -18,6 +18,8 @@ pub const SUFFIX: &str = ".spans";
 pub const HEAD_BYTES: usize = 32;
 /// A row as numbers: see [`Block::add_words`].
 pub type Words = [u64; 8];
+/// Bytes of a row, at most: which words differ, and ten for each.
+pub const ROW_BYTES_MAX: usize = 1 + 8 * 10;
 /// Bytes of a caller.
 const CALLER_BYTES: usize = 16;
 /// What a block begins with; the last byte is the format's version.
@@ -144,19 +146,17 @@ impl Block {
     /// Adds a row whose words are there already: the numbers of [`Row`] in their order, then
     /// [`Row::numbers`].
     pub fn add_words(&mut self, words: Words) {
-        let at = self.bytes.len();
-        // A bit for each word that differs.
-        let mut differing = 0;
-        self.bytes.push(differing);
-        for (bit, (word, last)) in words.iter().zip(self.last).enumerate() {
-            if *word != last {
-                differing |= 1 << bit;
-                put_varint(&mut self.bytes, zigzag(word.wrapping_sub(last) as i64));
-            }
-        }
-        self.bytes[at] = differing;
-        self.last = words;
-        self.rows += 1;
+        let mut row = [0; ROW_BYTES_MAX];
+        let length = put_row(&mut row, &self.last, &words);
+        self.add_rows(&row[..length], 1, words);
+    }
+
+    /// Adds so many rows as [`put_row`] made them, one after the other: the first one behind the
+    /// row that was added last. `last`: the words of the last of them.
+    pub fn add_rows(&mut self, bytes: &[u8], rows: usize, last: Words) {
+        self.bytes.extend_from_slice(bytes);
+        self.rows += rows;
+        self.last = last;
     }
 
     /// Whether it must be taken before another row is made.
@@ -209,6 +209,21 @@ impl Block {
         self.node = node;
         taken
     }
+}
+
+/// Makes the row of `words` behind that of `last`, which are zeros before a block's first row.
+/// Returns its length.
+#[inline]
+pub fn put_row(into: &mut [u8; ROW_BYTES_MAX], last: &Words, words: &Words) -> usize {
+    let (mut at, mut differing) = (1, 0);
+    for (bit, (word, last)) in words.iter().zip(last).enumerate() {
+        if word != last {
+            differing |= 1 << bit;
+            write_varint(into, &mut at, zigzag(word.wrapping_sub(*last) as i64));
+        }
+    }
+    into[0] = differing;
+    at
 }
 
 /// What a block's head says of its body.
@@ -266,7 +281,7 @@ impl Head {
         let mut at = 0;
         let mut last = Words::default();
         for _ in 0..self.rows {
-            last = next_row(body, &mut at, last).ok_or_else(|| corrupt("a row of the block is cut"))?;
+            last = take_row(body, &mut at, last).ok_or_else(|| corrupt("a row of the block is cut"))?;
             rows.push(last);
         }
         let short = || corrupt("the block is shorter than what it says it has");
@@ -330,8 +345,9 @@ impl Head {
     }
 }
 
-/// The words of the row that begins at `at`, where `last` are those of the row before.
-fn next_row(bytes: &[u8], at: &mut usize, mut last: Words) -> Option<Words> {
+/// The words of the row that begins at `at`, which then is its end; `last` are those of the row
+/// before. `None` if it is cut.
+pub fn take_row(bytes: &[u8], at: &mut usize, mut last: Words) -> Option<Words> {
     let differing = *bytes.get(*at)?;
     *at += 1;
     for (bit, word) in last.iter_mut().enumerate() {
@@ -445,6 +461,30 @@ mod tests {
                 prop_assert_eq!(block.is_empty(), spans.is_empty());
                 prop_assert_eq!(&block.take(read).unwrap(), &spans);
             }
+        }
+
+        /// Rows that were made elsewhere are the same bytes.
+        #[test]
+        fn rows_made_elsewhere_are_the_same(
+            first in any::<Words>(),
+            rows in prop::collection::vec(prop::array::uniform8(prop_oneof![0..3_u64, any::<u64>()]), 1..40),
+        ) {
+            let (mut alone, mut joined) = (Block::new("n"), Block::new("n"));
+            [&mut alone, &mut joined].into_iter().for_each(|block| block.add_words(first));
+            rows.iter().for_each(|words| alone.add_words(*words));
+            let (mut made, mut last) = (Vec::new(), first);
+            for words in &rows {
+                let mut row = [0; ROW_BYTES_MAX];
+                let length = put_row(&mut row, &last, words);
+                made.extend_from_slice(&row[..length]);
+                let mut end = 0;
+                prop_assert_eq!(take_row(&row[..length], &mut end, last), Some(*words));
+                prop_assert_eq!(end, length);
+                last = *words;
+            }
+            joined.add_rows(&made, rows.len(), last);
+            [&mut alone, &mut joined].into_iter().for_each(|block| block.add_words(first));
+            prop_assert_eq!(alone.take(<[u8]>::to_vec), joined.take(<[u8]>::to_vec));
         }
 
         /// Damage is refused or changes nothing; no byte makes a reader panic.

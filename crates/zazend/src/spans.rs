@@ -1,14 +1,14 @@
 //! Records a span for each call, if the daemon was started with `--spans DIR`.
 //!
 //! A span costs its call a row in memory; the call is timed anyhow. A thread of its own makes
-//! blocks of the rows and writes them: when some thousand have come, or after a second. Without the
-//! flag the services are called directly.
+//! blocks of the rows and writes them: when some ten thousand have come, or after a second. Without
+//! the flag the services are called directly.
 //!
 //! [`chunks`] brings the rows from the threads that serve calls to the one that writes.
 
 mod chunks;
 
-use chunks::{Done, KINDS, Kind, Open, Outcome, ROWS, Shared, What, lock};
+use chunks::{BYTES, Done, KINDS, Kind, Open, Outcome, Part, Shared, What, lock};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::File;
@@ -136,15 +136,24 @@ impl Blocks {
 
     /// Puts a chunk's further rows into the block; whether there will be no more of them.
     fn take(&mut self, open: &mut Open, epoch_ns: u64) -> bool {
-        if !self.block.has_room(ROWS) {
+        // A row has a byte at least.
+        if !self.block.has_room(BYTES) {
             self.flush();
         }
         // A chunk's rows are of few kinds.
-        let mut numbers = [None; KINDS];
-        open.take(|mut words, kind, number| {
-            words[0] = words[0].saturating_add(epoch_ns);
-            words[7] = *numbers[number].get_or_insert_with(|| self.numbers(kind));
-            self.block.add_words(words);
+        let (mut numbers, mut last) = ([None; KINDS], 0);
+        open.take(|part| match part {
+            Part::Row(mut words, kind, number) => {
+                last = *numbers[number].get_or_insert_with(|| self.numbers(kind));
+                words[0] = words[0].saturating_add(epoch_ns);
+                words[7] = last;
+                self.block.add_words(words);
+            }
+            Part::Alike(bytes, rows, mut words) => {
+                words[0] = words[0].saturating_add(epoch_ns);
+                words[7] = last;
+                self.block.add_rows(bytes, rows, words);
+            }
         })
     }
 
@@ -315,14 +324,16 @@ mod tests {
     use std::time::Duration;
     use zazen_spans::{HEAD_BYTES, Head, Span};
 
+    /// A call with this number; its row is as long as rows are.
     fn done(connection: u64, bytes_in: u64) -> Done<'static> {
+        let long = if bytes_in.is_multiple_of(2) { 1 << 62 } else { 0 };
         Done {
             began_ns: 0,
-            duration_ns: 1,
-            queue_ns: 0,
+            duration_ns: long,
+            queue_ns: long,
             bytes_in,
-            bytes_out: 0,
-            bytes_moved: 0,
+            bytes_out: long,
+            bytes_moved: long,
             id: bytes_in,
             connection,
             uid: 1000,
@@ -333,6 +344,10 @@ mod tests {
         }
     }
 
+    /// Bytes of a row of [`done`], about: which words differ, four of ten bytes, and two shorter ones.
+    const ROW_BYTES: usize = 1 + 4 * 10 + 2;
+    /// Rows of a chunk, at most.
+    const ROWS: usize = BYTES / ROW_BYTES;
     /// Rows of each of 20 threads: in all, more than may wait at once.
     const MANY: u64 = (ROWS * CHUNKS_MAX / 10) as u64;
 
@@ -397,6 +412,31 @@ mod tests {
                 assert!(Instant::now() < until, "row {count} is not written");
                 std::thread::sleep(Duration::from_millis(20));
             }
+        }
+    }
+
+    /// Rows of one kind, of which the writing thread sees some before their chunk is left.
+    #[test]
+    fn rows_are_written_before_and_after_their_chunk_is_left() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let spans = Spans::writing_to(file.reopen().unwrap(), "n0", FunctionNames::new()).unwrap();
+        let mut count = 0;
+        for more in [1, 30, 5 * ROWS as u64, 2, 3 * ROWS as u64] {
+            (count..count + more).for_each(|n| spans.shared.add(&done(0, n)));
+            count += more;
+            let until = Instant::now() + Duration::from_secs(120);
+            while read(&std::fs::read(file.path()).unwrap()).len() < count as usize {
+                assert!(Instant::now() < until, "{count} rows are not written");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        drop(spans);
+        let found = read(&std::fs::read(file.path()).unwrap());
+        assert_eq!(found.len() as u64, count);
+        for (number, span) in (0..).zip(found) {
+            let long = done(0, number).duration_ns;
+            let numbers = (span.bytes_in, span.id, span.duration_ns, span.queue_ns, span.bytes_out);
+            assert_eq!(numbers, (number, number, long, long, long));
         }
     }
 

@@ -1,17 +1,19 @@
 //! Rows of calls, from the threads that serve these to the thread that writes.
 //!
-//! Each thread that serves calls puts its rows into a chunk that is its own. It takes no lock for
-//! them, and writes to no cache line that another thread writes to. The writing thread reads a
-//! chunk while it is filled, and has it alone once it was left.
+//! Each thread that serves calls puts its rows into a chunk that is its own, as they lie in a file.
+//! It takes no lock for them, and writes to no cache line that another thread writes to. The
+//! writing thread reads a chunk while it is filled, and has it alone once it was left. Most chunks
+//! are of one kind of calls: then it copies the rows behind the first one as they are.
 
-use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::cell::{RefCell, UnsafeCell};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use zazen_core::ErrorKind;
+use zazen_spans::{ROW_BYTES_MAX, Words, put_row, take_row};
 
-/// Rows of a chunk: a page.
-pub(super) const ROWS: usize = 64;
+/// Bytes of rows in a chunk; a row has one at least, and about six where calls are alike.
+pub(super) const BYTES: usize = 4 << 10;
 /// Kinds of calls in a chunk, at most. A connection that makes more of them begins chunks sooner.
 pub(super) const KINDS: usize = 16;
 /// When so many chunks were begun, their rows are written.
@@ -22,6 +24,9 @@ pub(super) const CHUNKS_MAX: usize = 1 << 12;
 const SPARE_MAX: usize = 2 * CHUNKS_ENOUGH;
 /// How long a call waits at most until it is written.
 const HELD_FOR: Duration = Duration::from_secs(1);
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 thread_local! {
     /// Where this thread's rows go.
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
@@ -54,18 +59,30 @@ pub(super) struct Lists {
 /// Rows of one thread. On cache lines of its own.
 #[repr(align(128))]
 pub(super) struct Chunk {
-    /// Rows that are whole. Only its thread writes it, after the row and what the row names.
+    /// Bytes of rows that are whole. Only its thread writes it, after the row and what it names.
     filled: AtomicUsize,
     /// Nothing is added any more.
     is_left: AtomicBool,
-    rows: [Words; ROWS],
     kinds: [OnceLock<Kind>; KINDS],
+    end: UnsafeCell<End>,
+    rows: UnsafeCell<Rows>,
 }
 
-/// A row: the fields of [`Done`]; the last one is the number of the row's kind. A cache line.
-#[derive(Default)]
+// SAFETY: of `rows`, bytes from `filled` on are used by the chunk's thread alone, and those before
+// it are not written any more; `end` is written before `is_left` is set, and read after it.
+unsafe impl Sync for Chunk {}
+
+/// Rows, each behind the one before. Their words are the fields of [`Done`]; the last one is the
+/// number of the row's kind.
 #[repr(align(64))]
-struct Words([AtomicU64; 8]);
+struct Rows([u8; BYTES]);
+
+/// What is known of a chunk's rows when it was left.
+#[derive(Clone, Copy, Default)]
+struct End {
+    rows: usize,
+    last: Words,
+}
 
 /// What many calls have in common.
 pub(super) struct Kind {
@@ -82,6 +99,7 @@ struct Held {
     shared: Arc<Shared>,
     chunk: Arc<Chunk>,
     filled: usize,
+    end: End,
     kinds: usize,
     /// The last row's kind.
     last: usize,
@@ -133,8 +151,9 @@ impl Default for Chunk {
         Chunk {
             filled: AtomicUsize::new(0),
             is_left: AtomicBool::new(false),
-            rows: std::array::from_fn(|_| Words::default()),
             kinds: std::array::from_fn(|_| OnceLock::new()),
+            end: UnsafeCell::default(),
+            rows: UnsafeCell::new(Rows([0; BYTES])),
         }
     }
 }
@@ -147,25 +166,33 @@ impl Chunk {
         self.kinds.iter_mut().for_each(|kind| drop(kind.take()));
     }
 
-    fn leave(&self) {
+    /// Where the rows' bytes begin.
+    fn bytes(&self) -> *mut u8 {
+        // SAFETY: the address of a field of what is there.
+        unsafe { (&raw mut (*self.rows.get()).0).cast() }
+    }
+
+    /// Called by its thread, which then adds no more.
+    fn leave(&self, end: End) {
+        // SAFETY: nobody reads it before `is_left`, and only this thread writes it.
+        unsafe { *self.end.get() = end };
         self.is_left.store(true, Ordering::Release);
     }
-}
 
-impl Words {
-    /// Asks for the row's cache line, which another processor may have: the writing thread read it
-    /// there. It comes while the next call is served. Otherwise that call's answer, whose rings
-    /// order all stores before them, would wait for it.
+    /// Asks for the cache line of a byte, which another processor may have: the writing thread read
+    /// it there. It comes while the next calls are served. Otherwise the answer of one of them,
+    /// whose rings order all stores before them, would wait for it.
     #[cfg(target_arch = "x86_64")]
-    fn fetch_to_write(&self) {
+    fn fetch_to_write(&self, at: usize) {
+        let byte = self.bytes().wrapping_add(at);
         // SAFETY: a hint, which changes nothing; processors that do not know it do nothing.
         unsafe {
-            std::arch::asm!("prefetchw [{}]", in(reg) self, options(nostack, preserves_flags, readonly));
+            std::arch::asm!("prefetchw [{}]", in(reg) byte, options(nostack, preserves_flags, readonly));
         }
     }
 
     #[cfg(not(target_arch = "x86_64"))]
-    fn fetch_to_write(&self) {}
+    fn fetch_to_write(&self, _at: usize) {}
 }
 
 impl Done<'_> {
@@ -188,11 +215,12 @@ impl Done<'_> {
 impl Held {
     fn new(shared: &Arc<Shared>) -> Held {
         lock(&shared.lists).holders += 1;
-        Held { shared: shared.clone(), chunk: shared.begin(true), filled: 0, kinds: 0, last: 0 }
+        let (chunk, end) = (shared.begin(true), End::default());
+        Held { shared: shared.clone(), chunk, filled: 0, end, kinds: 0, last: 0 }
     }
 
     fn add(&mut self, done: &Done<'_>) {
-        if self.filled == ROWS {
+        if BYTES - self.filled < ROW_BYTES_MAX {
             self.go_on();
         }
         let kind = self.number(done);
@@ -206,14 +234,15 @@ impl Held {
             done.id,
             kind as u64,
         ];
-        for (place, word) in self.chunk.rows[self.filled].0.iter().zip(words) {
-            place.store(word, Ordering::Relaxed);
+        // SAFETY: there is room for a row behind `filled`, and nobody else uses what lies there.
+        let row = unsafe { &mut *self.chunk.bytes().add(self.filled).cast::<[u8; ROW_BYTES_MAX]>() };
+        let filled = self.filled + put_row(row, &self.end.last, &words);
+        self.end = End { rows: self.end.rows + 1, last: words };
+        self.chunk.filled.store(filled, Ordering::Release);
+        if filled / LINE != self.filled / LINE {
+            self.chunk.fetch_to_write(filled + LINE);
         }
-        self.filled += 1;
-        self.chunk.filled.store(self.filled, Ordering::Release);
-        if let Some(next) = self.chunk.rows.get(self.filled) {
-            next.fetch_to_write();
-        }
+        self.filled = filled;
     }
 
     /// The number of the call's kind.
@@ -238,15 +267,15 @@ impl Held {
 
     /// Begins another chunk.
     fn go_on(&mut self) {
-        self.chunk.leave();
+        self.chunk.leave(self.end);
         self.chunk = self.shared.begin(false);
-        (self.filled, self.kinds, self.last) = (0, 0, 0);
+        (self.filled, self.end, self.kinds, self.last) = (0, End::default(), 0, 0);
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.chunk.leave();
+        self.chunk.leave(self.end);
         lock(&self.shared.lists).holders -= 1;
     }
 }
@@ -304,7 +333,7 @@ impl Shared {
             .to_write
             .wait_timeout_while(lock(&self.lists), HELD_FOR, waits_on)
             .unwrap_or_else(PoisonError::into_inner);
-        open.extend(lists.begun.drain(..).map(|chunk| Open { chunk, taken: 0 }));
+        open.extend(lists.begun.drain(..).map(Open::new));
         !lists.is_ending
     }
 
@@ -325,26 +354,54 @@ impl Shared {
 /// A chunk as the writing thread sees it.
 pub(super) struct Open {
     pub(super) chunk: Arc<Chunk>,
-    /// Rows that are in blocks.
+    /// Bytes of rows that are in blocks.
     taken: usize,
+    /// What is known of these.
+    so_far: End,
+}
+
+/// What is in a chunk.
+pub(super) enum Part<'a> {
+    /// A row, its kind, and this one's number, which is the last word, too.
+    Row(Words, &'a Kind, usize),
+    /// So many rows as they lie in a block, of the kind of the row before them, and the words of
+    /// the last one.
+    Alike(&'a [u8], usize, Words),
 }
 
 impl Open {
-    /// Hands the chunk's further rows to `add`, each with its kind and this one's number; whether
-    /// there will be no more of them.
-    pub(super) fn take(&mut self, mut add: impl FnMut([u64; 8], &Kind, usize)) -> bool {
+    fn new(chunk: Arc<Chunk>) -> Open {
+        Open { chunk, taken: 0, so_far: End::default() }
+    }
+
+    /// Hands the chunk's further rows to `add`; whether there will be no more of them.
+    pub(super) fn take(&mut self, mut add: impl FnMut(Part<'_>)) -> bool {
         // In this order: what was added before it was left is taken.
         let is_left = self.chunk.is_left.load(Ordering::Acquire);
         let filled = self.chunk.filled.load(Ordering::Acquire);
-        for row in &self.chunk.rows[self.taken..filled] {
-            let words = row.0.each_ref().map(|word| word.load(Ordering::Relaxed));
+        // SAFETY: these bytes are not written any more before the chunk is emptied, which this
+        // thread does.
+        let bytes = unsafe { std::slice::from_raw_parts(self.chunk.bytes(), filled) };
+        let is_of_one_kind = is_left && self.chunk.kinds[1].get().is_none();
+        while self.taken < filled {
+            let Some(words) = take_row(bytes, &mut self.taken, self.so_far.last) else {
+                debug_assert!(false, "a row is cut");
+                self.taken = filled;
+                break;
+            };
+            self.so_far = End { rows: self.so_far.rows + 1, last: words };
             let number = words[7] as usize;
             // A row's kind is there before the row.
             if let Some(kind) = self.chunk.kinds[number].get() {
-                add(words, kind, number);
+                add(Part::Row(words, kind, number));
+            }
+            if is_of_one_kind && self.taken < filled {
+                // SAFETY: the chunk was left.
+                let end = unsafe { *self.chunk.end.get() };
+                add(Part::Alike(&bytes[self.taken..], end.rows - self.so_far.rows, end.last));
+                (self.taken, self.so_far) = (filled, end);
             }
         }
-        self.taken = filled;
         is_left
     }
 }
