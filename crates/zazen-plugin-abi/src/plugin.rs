@@ -88,6 +88,9 @@ pub struct Host {
     pub cancelled: Option<unsafe extern "C" fn() -> c_int>,
     /// An exported folder by its index; NULL behind the last.
     pub exported: Option<unsafe extern "C" fn(u32) -> *const c_char>,
+    /// A folder by its index that callers may reach and that no path leads to: what they call it,
+    /// and its descriptor; NULL behind the last.
+    pub mounted: Option<unsafe extern "C" fn(u32, *mut c_int) -> *const c_char>,
 }
 
 /// `struct zazen_call_ops`: what a dispatcher asks of its host during a call. Results are statuses.

@@ -66,7 +66,8 @@ fn structures_and_constants_are_those_of_the_headers() {
         register_userbuf,
         groups,
         cancelled,
-        exported
+        exported,
+        mounted
     );
     layout!(
         facts,

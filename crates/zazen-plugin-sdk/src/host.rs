@@ -3,6 +3,7 @@
 use crate::outcome::Outcome;
 use std::ffi::{CStr, CString, c_void};
 use std::mem::{MaybeUninit, offset_of, size_of};
+use std::os::fd::RawFd;
 use zazen_plugin_abi::plugin::{self, Completion, Host};
 
 unsafe extern "C" {
@@ -96,6 +97,19 @@ pub fn exported() -> Vec<CString> {
     let Some(ask) = host!(exported) else { return Vec::new() };
     // SAFETY: strings that live until the end of fini, NULL behind the last.
     let folder = |index| unsafe { ask(index).as_ref().map(|text| CStr::from_ptr(text).to_owned()) };
+    (0..).map_while(folder).collect()
+}
+
+/// The folders that callers may reach besides, and that no path leads to: the absolute path by
+/// which callers name each, and a descriptor of it, which is the host's.
+pub fn mounted() -> Vec<(CString, RawFd)> {
+    let Some(ask) = host!(mounted) else { return Vec::new() };
+    let folder = |index| {
+        let mut root = -1;
+        // SAFETY: room for a number; strings that live until the end of fini, NULL behind the last.
+        let path = unsafe { ask(index, &raw mut root).as_ref().map(|text| CStr::from_ptr(text).to_owned()) };
+        path.map(|path| (path, root))
+    };
     (0..).map_while(folder).collect()
 }
 

@@ -11,7 +11,7 @@ mod host;
 mod outcome;
 mod table;
 
-pub use host::{Caller, caller, exported, is_cancelled, is_confined, register_userbuf};
+pub use host::{Caller, caller, exported, is_cancelled, is_confined, mounted, register_userbuf};
 pub use outcome::{Answer, Outcome, checked, errno, guarded, text};
 #[doc(hidden)]
 pub use table::{TableBytes, copy_table};

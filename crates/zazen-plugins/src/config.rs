@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,6 +76,8 @@ pub struct HostOptions {
     pub socket: PathBuf,
     /// Folders that callers may reach by plug-ins that act as they, as absolute paths.
     pub exports: Vec<PathBuf>,
+    /// Folders that they may reach besides, and that no path of this machine leads to.
+    pub mounted: Vec<MountedFolder>,
     /// The program that runs [`crate::worker_main`] when its only argument is
     /// [`crate::WORKER_FLAG`].
     pub worker: PathBuf,
@@ -86,6 +89,15 @@ pub struct HostOptions {
     pub drain: Duration,
     /// Where plug-ins' processes record their calls, if they do.
     pub recording: Option<Recording>,
+}
+
+/// A folder of a mount that is in nobody's view.
+#[derive(Clone, Debug)]
+pub struct MountedFolder {
+    /// What callers call it: an absolute path.
+    pub path: PathBuf,
+    /// The folder.
+    pub root: Arc<OwnedFd>,
 }
 
 /// Where plug-ins' processes record their calls. Each has a file of its own: it may run as its

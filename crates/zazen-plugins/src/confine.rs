@@ -45,11 +45,11 @@ fn checked(outcome: libc::c_long, what: &str) -> Result<libc::c_long> {
     Ok(outcome)
 }
 
-/// From now on the calling thread, and those that it begins, open nothing outside `exports`. False:
-/// this kernel has no Landlock, or an export is the whole tree.
+/// From now on the calling thread, and those that it begins, open nothing outside `exports` and the
+/// folders `mounted`. False: this kernel has no Landlock, or an export is the whole tree.
 ///
 /// The process can get no new privileges.
-pub(crate) fn confine(exports: &[PathBuf]) -> Result<bool> {
+pub(crate) fn confine(exports: &[PathBuf], mounted: &[(PathBuf, OwnedFd)]) -> Result<bool> {
     if exports.iter().any(|export| export.as_os_str() == "/") {
         return Ok(false);
     }
@@ -67,17 +67,21 @@ pub(crate) fn confine(exports: &[PathBuf]) -> Result<bool> {
     let fd = unsafe { libc::syscall(SYS_CREATE_RULESET, &raw const ruleset, size_of::<Ruleset>(), 0_u32) };
     // SAFETY: new, and nobody else's.
     let ruleset = unsafe { OwnedFd::from_raw_fd(checked(fd, "make a set of rules")? as i32) };
-    for export in exports {
-        // One that isn't there, or that this identity can't reach, is as good as not exported.
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let Ok(folder) = rustix::fs::open(export, flags, Mode::empty()) else { continue };
+    let allow = |folder: &OwnedFd| {
         let rule = PathBeneath { allowed: rights, parent: folder.as_raw_fd() };
         // SAFETY: the struct lives for the call.
         let added = unsafe {
             libc::syscall(SYS_ADD_RULE, ruleset.as_raw_fd(), RULE_PATH_BENEATH, &raw const rule, 0_u32)
         };
-        checked(added, "allow an export")?;
+        checked(added, "allow an export").map(drop)
+    };
+    for export in exports {
+        // One that isn't there, or that this identity can't reach, is as good as not exported.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let Ok(folder) = rustix::fs::open(export, flags, Mode::empty()) else { continue };
+        allow(&folder)?;
     }
+    mounted.iter().try_for_each(|(_, root)| allow(root))?;
     // SAFETY: numbers only.
     checked(unsafe { libc::syscall(SYS_RESTRICT_SELF, ruleset.as_raw_fd(), 0_u32) }, "confine the process")?;
     Ok(true)

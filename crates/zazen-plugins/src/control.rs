@@ -26,9 +26,12 @@ const MESSAGE_BYTES_MAX: usize = 8 << 20;
 /// A packet must fit into the sockets' buffers: longer messages come in several.
 const PACKET_BYTES_MAX: usize = 32 << 10;
 
-/// Room for the descriptors of a start: of the object, the listening socket, the counters and the
-/// file of spans.
-const FDS_SPACE: usize = rustix::cmsg_space!(ScmRights(4));
+/// Folders of mounts that a start can bring.
+pub(crate) const MOUNTED_MAX: usize = 4;
+
+/// Room for the descriptors of a start: of the object, the listening socket, the counters, the file
+/// of spans, and the folders of mounts.
+const FDS_SPACE: usize = rustix::cmsg_space!(ScmRights(4 + MOUNTED_MAX));
 
 /// How long the rest of a message may take.
 const REST_WAIT: Duration = Duration::from_secs(2);
@@ -65,6 +68,8 @@ pub(crate) struct Start {
     pub(crate) open_files: Option<u64>,
     /// 0: no bound.
     pub(crate) call_timeout_ms: u64,
+    /// The paths of folders of mounts, which came along in this order, behind everything else.
+    pub(crate) mounted: Vec<PathBuf>,
     /// Record each call in the file that came along, as this node's.
     pub(crate) recorded_as: Option<String>,
 }

@@ -7,6 +7,7 @@ use crate::running;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::size_of;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::ptr::{null, null_mut};
@@ -28,21 +29,35 @@ pub(crate) fn name_sole_plugin(name: &str) {
 /// Each export as C has it. One list for all plug-ins of a process: they have the same operator.
 static EXPORTED: OnceLock<Vec<CString>> = OnceLock::new();
 
+/// The same of folders that no path leads to, with their descriptors, which stay open.
+static MOUNTED: OnceLock<Vec<(CString, OwnedFd)>> = OnceLock::new();
+
 /// Names the folders that callers may reach; the first time counts.
-pub(crate) fn export(folders: &[PathBuf]) -> Result<()> {
+pub(crate) fn export(folders: &[PathBuf], mounted: Vec<(PathBuf, OwnedFd)>) -> Result<()> {
     let text = |folder: &PathBuf| {
         CString::new(folder.as_os_str().as_bytes()).map_err(|_| {
             Error::new(ErrorKind::Config, format!("export {}: a path has no NUL", folder.display()))
         })
     };
     let texts = folders.iter().map(text).collect::<Result<Vec<CString>>>()?;
+    let with_root = |(folder, root): (PathBuf, OwnedFd)| Ok((text(&folder)?, root));
+    let mounted = mounted.into_iter().map(with_root).collect::<Result<Vec<_>>>()?;
     EXPORTED.get_or_init(|| texts);
+    MOUNTED.get_or_init(|| mounted);
     Ok(())
 }
 
 unsafe extern "C" fn host_exported(index: u32) -> *const c_char {
     let folders = EXPORTED.get().map_or(&[][..], Vec::as_slice);
     folders.get(index as usize).map_or(null(), |folder| folder.as_ptr())
+}
+
+unsafe extern "C" fn host_mounted(index: u32, root: *mut c_int) -> *const c_char {
+    let folders = MOUNTED.get().map_or(&[][..], Vec::as_slice);
+    let Some((path, folder)) = folders.get(index as usize).filter(|_| !root.is_null()) else { return null() };
+    // SAFETY: the plug-in's own memory.
+    unsafe { *root = folder.as_raw_fd() };
+    path.as_ptr()
 }
 
 /// The table for a plug-in that may expect `process_count` clients (-1: unknown), in a process that
@@ -61,6 +76,7 @@ pub(crate) fn table(process_count: i32, is_confined: bool) -> Host {
         groups: Some(host_groups),
         cancelled: Some(host_cancelled),
         exported: Some(host_exported),
+        mounted: Some(host_mounted),
     }
 }
 

@@ -33,7 +33,7 @@ const MESSAGE_BYTES_MAX: u64 = (PAYLOAD_BYTES_MAX - (1 << 20)) as u64;
 const LONG_MS: u64 = 300;
 
 /// What a plug-in runs with.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct InstanceOptions {
     /// Clients to expect, for INIT's `nproc`; -1 if unknown.
     pub process_count: i32,
@@ -43,12 +43,20 @@ pub struct InstanceOptions {
     pub generation: u64,
     /// Folders that callers may reach by a plug-in that acts as they, as absolute paths.
     pub exports: Vec<PathBuf>,
+    /// Folders that they may reach besides, with what callers call them: no path leads to these.
+    pub mounted: Vec<(PathBuf, OwnedFd)>,
 }
 
 impl Default for InstanceOptions {
     /// Any number of clients, 16 GiB, the first start, nothing exported.
     fn default() -> InstanceOptions {
-        InstanceOptions { process_count: -1, segment_bytes_max: 16 << 30, generation: 1, exports: Vec::new() }
+        InstanceOptions {
+            process_count: -1,
+            segment_bytes_max: 16 << 30,
+            generation: 1,
+            exports: Vec::new(),
+            mounted: Vec::new(),
+        }
     }
 }
 
@@ -109,7 +117,7 @@ fn has_ended(pid: u32) -> bool {
 impl Instance {
     /// Loads the object and runs its init. Fails with `Config`, naming what is wrong.
     pub fn start(path: &Path, options: InstanceOptions) -> Result<Instance> {
-        Instance::start_opened(path, None, None, options, || Ok(false))
+        Instance::start_opened(path, None, None, options, |_| Ok(false))
     }
 
     /// The same with the object's file as it was opened before, `path` being its name in messages,
@@ -120,18 +128,18 @@ impl Instance {
         path: &Path,
         opened: Option<&OwnedFd>,
         counters: Option<OwnedFd>,
-        options: InstanceOptions,
-        confine: impl FnOnce() -> Result<bool>,
+        mut options: InstanceOptions,
+        confine: impl FnOnce(&InstanceOptions) -> Result<bool>,
     ) -> Result<Instance> {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let object = Object::load(path, opened)?;
-        host::export(&options.exports)?;
         // An object that was replaced under a running daemon may have another number of functions;
         // then nobody else reads its counters.
         let function_count = object.description.functions.len();
         let shared = counters.and_then(|file| Counters::of_file(&file, function_count));
         let counters = shared.map_or_else(|| Counters::private(function_count), Ok)?;
-        let is_confined = confine()?;
+        let is_confined = confine(&options)?;
+        host::export(&options.exports, std::mem::take(&mut options.mounted))?;
         // For ever: the plug-in has a pointer to it.
         let host: &'static abi::Host = Box::leak(Box::new(host::table(options.process_count, is_confined)));
         if let Some(init) = object.plugin().init {

@@ -29,7 +29,7 @@ mod supervisor;
 mod watch;
 mod worker;
 
-pub use config::{FunctionNames, HostOptions, PluginConfig, Recorder, Recording};
+pub use config::{FunctionNames, HostOptions, MountedFolder, PluginConfig, Recorder, Recording};
 pub use instance::{Guest, Instance, InstanceOptions};
 pub use object::{Description, FunctionDescription};
 pub use service::Plugins;

@@ -4,8 +4,8 @@
 //! socket, the object's file and its listening socket; the object's file and the folders above it
 //! are checked before each start; no lock is held here.
 
-use crate::config::{HostOptions, PluginConfig, Recording};
-use crate::control::{self, EXIT_HUNG, FromWorker, Start, ToWorker, readable};
+use crate::config::{HostOptions, MountedFolder, PluginConfig, Recording};
+use crate::control::{self, EXIT_HUNG, FromWorker, MOUNTED_MAX, Start, ToWorker, readable};
 use crate::counters::Counters;
 use crate::identity::Identity;
 use crate::object::Description;
@@ -88,6 +88,7 @@ impl<'a> Launch<'a> {
             serve,
             identity: self.identity.cloned(),
             exports: self.options.exports.clone(),
+            mounted: self.mounted().map(|folder| folder.path.clone()).collect(),
             daemon_pid: std::process::id(),
             daemon_uid: rustix::process::geteuid().as_raw(),
             generation: self.generation,
@@ -99,6 +100,11 @@ impl<'a> Launch<'a> {
             call_timeout_ms: u64::try_from(config.call_timeout().as_millis()).unwrap_or(u64::MAX),
             recorded_as: self.recording().filter(|_| serve).map(|(_, name)| name),
         })
+    }
+
+    /// The folders of mounts that the process gets: only one that has become its caller.
+    fn mounted(&self) -> impl Iterator<Item = &MountedFolder> {
+        self.options.mounted.iter().filter(|_| self.identity.is_some()).take(MOUNTED_MAX)
     }
 
     /// Where and under which name the process records its calls.
@@ -117,6 +123,7 @@ impl<'a> Launch<'a> {
             let spans = spans.transpose()?;
             let mut fds = vec![object.as_fd(), listening.as_fd(), file.as_fd()];
             fds.extend(spans.as_ref().map(AsFd::as_fd));
+            fds.extend(self.mounted().map(|folder| folder.root.as_fd()));
             let begun = self.spawn(&fds, true)?;
             Ok((begun, Arc::new(counters)))
         });

@@ -42,6 +42,8 @@ enum Hosted {
 pub struct Plugins {
     hosted: BTreeMap<u16, Hosted>,
     exports: Vec<PathBuf>,
+    /// The paths of those that are mounts in nobody's view.
+    mounted: Vec<PathBuf>,
     /// Whether calls are recorded.
     records: bool,
     stopping: AtomicBool,
@@ -71,6 +73,7 @@ impl Plugins {
         let plugins = Arc::new(Plugins {
             hosted,
             exports: options.exports.clone(),
+            mounted: options.mounted.iter().map(|folder| folder.path.clone()).collect(),
             records: options.recording.is_some(),
             stopping: AtomicBool::new(false),
             watchdog: Mutex::new(None),
@@ -108,6 +111,7 @@ impl Plugins {
                 segment_bytes_max: config.segment_bytes_max,
                 generation: 1,
                 exports: options.exports.clone(),
+                mounted: Vec::new(),
             },
         )?;
         if config.acts_as_caller && !instance.description().acts_as_caller {
@@ -314,7 +318,12 @@ impl Plugins {
 
     fn exports(&self) -> Vec<u8> {
         let text = |export: &PathBuf| [export.as_os_str().as_bytes(), b"\0"].concat();
-        self.exports.iter().flat_map(text).collect()
+        let mut all: Vec<u8> = self.exports.iter().flat_map(text).collect();
+        if !self.mounted.is_empty() {
+            all.push(0);
+            all.extend(self.mounted.iter().flat_map(text));
+        }
+        all
     }
 
     fn stats(&self, payload: &[u8]) -> Result<Vec<u8>> {

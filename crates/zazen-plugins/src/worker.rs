@@ -55,6 +55,8 @@ struct Given {
     counters: Option<OwnedFd>,
     /// The file in which calls are recorded.
     spans: Option<OwnedFd>,
+    /// The folders of mounts.
+    mounted: Vec<OwnedFd>,
 }
 
 fn begin() -> Result<Given> {
@@ -76,8 +78,10 @@ fn begin() -> Result<Given> {
     let mut fds = control::receive_fds(control.as_fd()).unwrap_or_default().into_iter();
     match (fds.next(), control::receive(control.as_fd())?) {
         (Some(object), Some(ToWorker::Start(start))) => {
-            let (listener, counters, spans) = (fds.next(), fds.next(), fds.next());
-            Ok(Given { control, start, object, listener, counters, spans })
+            let (listener, counters) = (fds.next(), fds.next());
+            let spans = start.recorded_as.as_ref().and_then(|_| fds.next());
+            let mounted = fds.collect();
+            Ok(Given { control, start, object, listener, counters, spans, mounted })
         }
         _ => Err(Error::new(
             ErrorKind::Protocol,
@@ -125,13 +129,16 @@ fn limit(start: &Start) {
 }
 
 fn serve(given: Given, recorder: Recorder) -> Result<ExitCode> {
-    let Given { control, start, object, listener, counters, spans } = given;
+    let Given { control, start, object, listener, counters, spans, mounted } = given;
     let (control, start) = (&control, &start);
     limit(start);
     let refuse = |error: Error| {
         control::send(control.as_fd(), &FromWorker::Refused { why: error.to_string() })?;
         Ok(ExitCode::from(2))
     };
+    if mounted.len() != start.mounted.len() {
+        return refuse(Error::new(ErrorKind::Protocol, "a folder that callers may reach did not come along"));
+    }
     let own = Identity::own()?;
     if let Some(identity) = &start.identity {
         // Whoever makes files says with which mask; what is made without is private.
@@ -154,6 +161,7 @@ fn serve(given: Given, recorder: Recorder) -> Result<ExitCode> {
         segment_bytes_max: start.segment_bytes_max,
         generation: start.generation,
         exports: start.exports.clone(),
+        mounted: start.mounted.iter().cloned().zip(mounted).collect(),
     };
     // By its number where this process may not be allowed to search the folders above; by its name
     // where others of its folder may have to be found.
@@ -161,7 +169,10 @@ fn serve(given: Given, recorder: Recorder) -> Result<ExitCode> {
         Some(_) => (Some(&object), true),
         None => (None, false),
     };
-    let confine = || if confined { confine(&start.exports) } else { Ok(false) };
+    let confine = |options: &InstanceOptions| match confined {
+        true => confine(&options.exports, &options.mounted),
+        false => Ok(false),
+    };
     let instance = match Instance::start_opened(&start.path, opened, counters, options, confine) {
         Ok(instance) => Arc::new(instance),
         Err(error) => return refuse(error),

@@ -58,6 +58,7 @@ impl Site {
         let object = build(folder.path());
         let options = HostOptions {
             exports: Vec::new(),
+            mounted: Vec::new(),
             socket: folder.path().join("s"),
             worker: "/nowhere".into(),
             connections_max: 64,

@@ -43,7 +43,7 @@ pub mod plugins_fn {
     /// a caller of its own.
     pub const OPEN_FOR: u16 = 8;
     /// () → the folders that callers may reach by plug-ins that act as they: absolute paths, each
-    /// with a NUL behind it.
+    /// with a NUL behind it. Behind an empty one come those that are mounts in nobody's view.
     pub const EXPORTS: u16 = 9;
     /// [`super::OpenPlugin`] → [`super::PluginOpened`]: as `OPEN`, and the connection carries calls
     /// of this plug-in only from then on. So a daemon may hand it to the plug-in's process, and a

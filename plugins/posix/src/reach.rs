@@ -10,6 +10,9 @@
 //! to make, remove and rename names outside the exports. Such calls then use the path as it is. If
 //! one fails, the walk decides on the error.
 //!
+//! An export may be a mount that no path leads to. Then it comes as a descriptor, and the path is
+//! what callers call it. A link to that path is followed as one into any export.
+//!
 //! Invariants: every descriptor that comes from here is of a file that lay beneath an export at the
 //! moment of its walk. What lies outside is `EACCES`, whether it exists or not.
 
@@ -61,9 +64,10 @@ static EXPORTS: RwLock<Vec<Arc<Export>>> = RwLock::new(Vec::new());
 /// Opens the exports. An export that is missing, or that this identity may not reach, is tried
 /// again when a path names it.
 pub(crate) fn begin() {
-    let folders = zazen_plugin_sdk::exported();
-    let mut exports = EXPORTS.write().unwrap_or_else(PoisonError::into_inner);
-    *exports = folders.iter().map(|folder| Arc::new(Export::open(folder))).collect();
+    let opened = zazen_plugin_sdk::exported().into_iter().map(|folder| Export::open(&folder));
+    let given = zazen_plugin_sdk::mounted().into_iter().map(|(path, root)| Export::given(&path, root));
+    let all = opened.chain(given).map(Arc::new).collect();
+    *EXPORTS.write().unwrap_or_else(PoisonError::into_inner) = all;
 }
 
 impl Export {
@@ -75,8 +79,22 @@ impl Export {
             // A number that no call takes: all walks from it fail.
             if fd < 0 { None } else { Some(OwnedFd::from_raw_fd(fd)) }
         };
-        let spelled = trimmed(folder.to_bytes());
         let canonical = fd.as_ref().and_then(|fd| path_of(fd.as_raw_fd()).ok());
+        Export::new(folder, canonical, fd)
+    }
+
+    /// A mount that the host has opened. Nothing is asked of it here: it may not answer yet.
+    fn given(path: &CStr, root: RawFd) -> Export {
+        // SAFETY: numbers; the descriptor is new.
+        let fd = unsafe {
+            let fd = libc::fcntl(root, libc::F_DUPFD_CLOEXEC, 3);
+            if fd < 0 { None } else { Some(OwnedFd::from_raw_fd(fd)) }
+        };
+        Export::new(path, None, fd)
+    }
+
+    fn new(folder: &CStr, canonical: Option<Vec<u8>>, fd: Option<OwnedFd>) -> Export {
+        let spelled = trimmed(folder.to_bytes());
         let canonical = canonical.map_or_else(|| spelled.clone(), |path| trimmed(&path));
         let fd = fd.unwrap_or_else(nothing);
         let mount = mount_of(fd.as_raw_fd());
@@ -128,12 +146,13 @@ fn trimmed(path: &[u8]) -> Vec<u8> {
 }
 
 /// The ID of the mount whose root is this folder. `None` if the folder is not a mount's root, or
-/// the kernel does not say.
+/// the kernel does not say. No file system is asked anything.
 fn mount_of(folder: RawFd) -> Option<u64> {
     // SAFETY: all zeros is a valid statx; a descriptor of ours.
     unsafe {
         let mut x: libc::statx = std::mem::zeroed();
-        let asked = libc::statx(folder, c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_MNT_ID, &raw mut x);
+        let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+        let asked = libc::statx(folder, c"".as_ptr(), flags, libc::STATX_MNT_ID, &raw mut x);
         let is_root = x.stx_attributes & libc::STATX_ATTR_MOUNT_ROOT as u64 != 0;
         (asked == 0 && is_root && x.stx_mask & libc::STATX_MNT_ID != 0).then_some(x.stx_mnt_id)
     }

@@ -89,6 +89,11 @@ struct zazen_host {
      * `index`-th, NULL behind the last. Valid from init to the end of fini. A host of before
      * this field knows of none. */
     const char *(*exported)(uint32_t index);
+    /* Folders that callers may reach by this plug-in besides, and that no path of this process
+     * leads to: the absolute path by which callers name the `index`-th, and in `root` a descriptor
+     * of it (O_PATH), which stays the host's; NULL behind the last. Valid from init to the end of
+     * fini. A host of before this field knows of none. */
+    const char *(*mounted)(uint32_t index, int *root);
 };
 
 struct zazen_call;
