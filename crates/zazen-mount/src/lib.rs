@@ -6,13 +6,15 @@
 //!   `local_io`, `bytes`, `pages`: its parts; `squashed`: what root may name; `locked`: who has
 //!   locks.
 //! - `contract`: random work that every tree must pass.
-//! - `mount`: mounting, replacing what a killed process left, unmounting.
+//! - `mount`: mounting, replacing what a killed process left, unmounting; `detached`: a mount that
+//!   is in no table of mounts.
 
 mod adapter;
 mod bytes;
 mod caller;
 pub mod contract;
 mod convert;
+pub mod detached;
 pub mod forwarded;
 pub mod local;
 mod local_io;
@@ -26,5 +28,6 @@ mod pages;
 mod squashed;
 pub mod tree;
 
+pub use detached::Detached;
 pub use mount::{Mounted, Options};
 pub use tree::Tree;

@@ -46,34 +46,9 @@ impl Mounted {
     pub fn new(tree: Arc<dyn Tree>, mountpoint: &Path, options: &Options) -> Result<Mounted> {
         let mountpoint = absolute(mountpoint)?;
         replace_dead(&mountpoint)?;
-        let mut config = fuser::Config::default();
-        config.mount_options = vec![
-            MountOption::FSName(options.source.clone()),
-            MountOption::CUSTOM(format!("subtype={SUBTYPE}")),
-            MountOption::DefaultPermissions,
-            if options.read_only { MountOption::RO } else { MountOption::RW },
-        ];
-        config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        config.n_threads = Some(cores.max(THREADS_MIN));
-        config.clone_fd = true;
-        let changes = tree.changes();
-        let notifier = Arc::new(OnceLock::new());
-        let adapter = Adapter::new(tree, options.passthrough, Arc::clone(&notifier));
-        let keeper = adapter.keeper();
-        let session =
-            Session::new(adapter, &mountpoint, &config).map_err(|error| refused(&mountpoint, error))?;
-        _ = notifier.set(session.notifier());
-        let forgetter = session.notifier();
-        spawn("pages", move || keeper.run(&forgetter))?;
-        if let Some(changes) = changes {
-            let notifier = session.notifier();
-            spawn("invalidate", move || invalidate(&changes, &notifier))?;
-        }
-        let session = std::thread::Builder::new()
-            .name("mount".into())
-            .spawn(move || session.run())
-            .map_err(|error| Error::io("start the mount's thread", error))?;
+        let session = begin(tree, options, |adapter, config| {
+            Session::new(adapter, &mountpoint, config).map_err(|error| refused(&mountpoint, error))
+        })?;
         Ok(Mounted { mountpoint, session: Some(session) })
     }
 
@@ -98,6 +73,42 @@ impl Drop for Mounted {
             _ = detach(&self.mountpoint);
         }
     }
+}
+
+/// Begins to serve `tree` in threads of its own; `open` begins the session with the kernel. What is
+/// returned ends when the kernel ends the session.
+pub(crate) fn begin(
+    tree: Arc<dyn Tree>,
+    options: &Options,
+    open: impl FnOnce(Adapter, &fuser::Config) -> Result<Session<Adapter>>,
+) -> Result<JoinHandle<std::io::Result<()>>> {
+    let mut config = fuser::Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(options.source.clone()),
+        MountOption::CUSTOM(format!("subtype={SUBTYPE}")),
+        MountOption::DefaultPermissions,
+        if options.read_only { MountOption::RO } else { MountOption::RW },
+    ];
+    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    config.n_threads = Some(cores.max(THREADS_MIN));
+    config.clone_fd = true;
+    let changes = tree.changes();
+    let notifier = Arc::new(OnceLock::new());
+    let adapter = Adapter::new(tree, options.passthrough, Arc::clone(&notifier));
+    let keeper = adapter.keeper();
+    let session = open(adapter, &config)?;
+    _ = notifier.set(session.notifier());
+    let forgetter = session.notifier();
+    spawn("pages", move || keeper.run(&forgetter))?;
+    if let Some(changes) = changes {
+        let notifier = session.notifier();
+        spawn("invalidate", move || invalidate(&changes, &notifier))?;
+    }
+    std::thread::Builder::new()
+        .name("mount".into())
+        .spawn(move || session.run())
+        .map_err(|error| Error::io("start the mount's thread", error))
 }
 
 /// Mounts as [`Mounted::new`] does, calls `ready`, and serves until somebody unmounts. SIGTERM,

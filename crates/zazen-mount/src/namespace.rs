@@ -188,11 +188,16 @@ impl NamespaceTree {
     /// others than itself: see [`NamespaceTree::vouches`].
     pub fn new(namespace: Namespace) -> zazen_core::Result<NamespaceTree> {
         let hello = namespace.hello()?;
-        let vouches = hello.vouches;
-        Ok(NamespaceTree {
+        Ok(NamespaceTree::known(namespace, hello.vouches, hello.squashes_root))
+    }
+
+    /// The tree of this namespace, as its daemon would say: see [`NamespaceTree::vouches`], and
+    /// `squashes_root`: root is nobody there.
+    pub fn known(namespace: Namespace, vouches: bool, squashes_root: bool) -> NamespaceTree {
+        NamespaceTree {
             namespace,
             vouches,
-            squashed: (vouches && hello.squashes_root).then(Squashed::default),
+            squashed: (vouches && squashes_root).then(Squashed::default),
             fresh_for: FRESH_FOR,
             files: Arc::default(),
             listings: Mutex::default(),
@@ -200,7 +205,7 @@ impl NamespaceTree {
             locked: Arc::default(),
             next: AtomicU64::new(1),
             seen: Arc::default(),
-        })
+        }
     }
 
     /// Whether the daemon believes what this process says of its callers. If not, all calls count

@@ -149,7 +149,19 @@ impl Namespace {
         Namespace::of(Endpoint::Node { addr: addr.to_owned(), key: key.clone(), identity: identity.clone() })
     }
 
+    /// The namespace of the daemon at `socket`, to which the first call connects: for a daemon
+    /// that may not listen or may not have joined its namespace yet.
+    pub fn local_later(socket: &Path) -> Namespace {
+        Namespace::not_connected(Endpoint::Socket(socket.to_path_buf()))
+    }
+
     fn of(endpoint: Endpoint) -> Result<Namespace> {
+        let namespace = Namespace::not_connected(endpoint);
+        *namespace.link.session() = Some(namespace.link.endpoint.open()?);
+        Ok(namespace)
+    }
+
+    fn not_connected(endpoint: Endpoint) -> Namespace {
         let link = Link {
             endpoint,
             patience: PerProcess::new(),
@@ -157,8 +169,7 @@ impl Namespace {
             known: PerProcess::new(),
             next_call: AtomicU64::new(1),
         };
-        *link.session() = Some(link.endpoint.open()?);
-        Ok(Namespace { link: Arc::new(link) })
+        Namespace { link: Arc::new(link) }
     }
 
     /// A number for a call on a file: no other call of this process has it. A forked child is
