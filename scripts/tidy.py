@@ -74,8 +74,8 @@ EDGES = {
     " zazen-call zazen-push | zazend zazen-testbed",
     "zazen-http": "",
     "zazend": "zazen-core zazen-env zazen-http zazen-wire zazen-frames zazen-spans zazen-store"
-    " zazen-backing zazen-call zazen-plugins zazen-namespace zazen-namespace-node"
-    " | zazen-client zazen-namespace-client zazen-testbed",
+    " zazen-backing zazen-call zazen-mount zazen-plugins zazen-namespace zazen-namespace-client"
+    " zazen-namespace-node | zazen-client zazen-testbed",
     "zazen-testbed": "zazen-core zazen-env zazen-wire zazen-call",
     "zazen-cli": "zazen-core zazen-env zazen-http zazen-wire zazen-explain zazen-frames zazen-assign"
     " zazen-backing zazen-call zazen-client zazen-forward-api zazen-locate zazen-match zazen-mount"

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -35,12 +35,13 @@ SECONDS_TO_END = 20.0
 class Node:
     """One node of a namespace, and where it is mounted."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, more: Sequence[object] = ()) -> None:
         self.folder, self.mnt = folder, folder / "mnt"
         (folder / "backing").mkdir()
         (folder / "node").mkdir()
         self.mnt.mkdir()
         arguments = ["--namespace", folder / "data", "--namespace-format", "--namespace-root", "trust"]
+        arguments += more
         self.daemon = zazen.testing.Daemon(folder / "node", folder / "backing", arguments=arguments)
 
     def zazen(self, *words: object, status: int = 0) -> str:
@@ -140,11 +141,11 @@ def run_alone(test: Callable[[], None], seconds: float = SECONDS_MAX) -> None:
     assert status == 0, "see what the test's process wrote"
 
 
-def inside(test: Callable[[Node], None], folder: Path) -> None:
-    """Runs `test` alone, with a node of its own."""
+def inside(test: Callable[[Node], None], folder: Path, more: Sequence[object] = ()) -> None:
+    """Runs `test` alone, with a node of its own, whose daemon has `more` flags."""
 
     def with_node() -> None:
-        node = Node(folder)
+        node = Node(folder, more)
         with node.daemon:
             test(node)
 
@@ -166,8 +167,8 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def run_inside(folder: Path) -> Callable[[Callable[[Node], None]], None]:
-    return lambda test: inside(test, folder)
+def run_inside(folder: Path) -> Callable[..., None]:
+    return lambda test, *more: inside(test, folder, more)
 
 
 @pytest.fixture

@@ -36,6 +36,9 @@ pub(crate) fn flags(state: &State, namespace: &Namespace, host: &Host) -> Vec<Os
     if let Some(seconds) = namespace.repair_after {
         flags.extend(["--namespace-repair-after".into(), seconds.to_string().into()]);
     }
+    if let Some(path) = &namespace.forward {
+        flags.extend(["--namespace-forward".into(), path.into()]);
+    }
     flags
 }
 

@@ -89,6 +89,9 @@ pub struct Namespace {
     /// Whether root is nobody in the namespace.
     #[serde(default)]
     pub root_squash: bool,
+    /// The path by which forwarded programs reach it without a mount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forward: Option<PathBuf>,
     /// The folder with a mount for each node: `0`, `1`, …
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mounts: Option<PathBuf>,

@@ -6,6 +6,7 @@ use crate::backing_roots::{BackingRoots, CacheState};
 use crate::config::{Args, CacheSpec, Config, Validate, check_budget};
 use crate::daemon::{disk_space, space_limits};
 use crate::disk_readers::disk_kind;
+use crate::forward;
 use crate::placement::check_placement;
 use crate::quota_settings::QuotaSettings;
 use crate::quotas;
@@ -85,8 +86,17 @@ pub fn check(args: &Args) -> Report {
     if let Some(addr) = &config.metrics {
         report.add("metrics", check_address(addr));
     }
-    for plugin in &config.plugins {
-        report.add(&format!("plugin {}", plugin.path.display()), service_plugins::check(&config, plugin));
+    match config.plugins_to_serve() {
+        Err(error) => report.add("plugin", Err(error)),
+        Ok(plugins) => {
+            for plugin in &plugins {
+                let what = format!("plugin {}", plugin.path.display());
+                report.add(&what, service_plugins::check(&config, plugin));
+            }
+        }
+    }
+    if let Some(path) = config.forward() {
+        report.add("namespace forward", forward::check(path));
     }
     let validate = match config.validate {
         Validate::Always => "always; a copy is compared with its source before it is handed out",

@@ -332,6 +332,16 @@ fn refuse(what: impl Into<String>) -> Error {
 }
 
 impl Config {
+    /// The path by which forwarded programs reach the namespace.
+    pub fn forward(&self) -> Option<&Path> {
+        self.namespace.as_ref().and_then(|namespace| namespace.forward.as_deref())
+    }
+
+    /// The plug-ins, with the one that forwarding the namespace needs.
+    pub fn plugins_to_serve(&self) -> Result<Vec<PluginConfig>> {
+        plugin_settings::with_posix(self.plugins.clone(), self.forward())
+    }
+
     /// Flags over file over defaults. `Config` errors name the flag or the file's key.
     pub fn assemble(args: &Args) -> Result<Config> {
         let file = args.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
@@ -386,6 +396,12 @@ impl Config {
             descriptors_max: descriptors_max() / 2,
         };
         let namespace = NamespaceConfig::assemble(&args.namespace, file.namespace, listen.is_some())?;
+        let forward = namespace.as_ref().and_then(|namespace| namespace.forward.as_deref());
+        let plugins = plugin_settings::plugin_configs(&args.plugin, &file.plugin)?;
+        // Whoever asks for no plug-in wants the namespace forwarded, and nothing else.
+        let usual = if plugins.is_empty() && forward.is_some() { &[][..] } else { &backing };
+        let exports = exports(args, file.export, usual)?;
+        check_forward(forward, &exports)?;
         Ok(Config {
             namespace,
             listen: listen.map(|listen| with_port("listen", &listen)).transpose()?,
@@ -422,9 +438,9 @@ impl Config {
             cpu_share: args.cpu_share.or(file.cpu_share).map(CpuShare::new).transpose()?,
             dump_file: absolute("dump_file", args.dump_file.clone().or(file.dump_file))?,
             spans: absolute("spans", args.spans.clone().or(file.spans))?,
-            exports: exports(args, file.export, &backing)?,
+            exports,
             backing,
-            plugins: plugin_settings::plugin_configs(&args.plugin, &file.plugin)?,
+            plugins,
             plugin_worker: plugin_settings::SELF.into(),
             ready_fd: args.ready_fd,
             ready_file: args.ready_file.clone(),
@@ -481,6 +497,21 @@ fn exports(args: &Args, file: Option<OneOrMany<PathBuf>>, backing: &[BackingSpec
         return Err(refuse(format!("export {}: give an absolute directory without `..`", bad.display())));
     }
     Ok(told)
+}
+
+/// Refuses a path of the namespace at which callers may reach something else, too: a link could
+/// lead to either.
+fn check_forward(forward: Option<&Path>, exports: &[PathBuf]) -> Result<()> {
+    let Some(forward) = forward else { return Ok(()) };
+    match exports.iter().find(|export| export.starts_with(forward) || forward.starts_with(export)) {
+        None => Ok(()),
+        Some(export) => Err(refuse(format!(
+            "namespace forward {}: export {} is, holds or lies in the same folder; give another path, or \
+             other exports (without --export, they are the folders of --backing)",
+            forward.display(),
+            export.display()
+        ))),
+    }
 }
 
 fn read_file(path: &Path) -> Result<File> {

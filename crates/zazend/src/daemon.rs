@@ -5,6 +5,7 @@ use crate::config::{CacheSpec, Config, DEFAULT_BUDGET_PERCENT};
 use crate::counters::Counters;
 use crate::disk_readers::{READERS_MAX, SPINNING_READERS, disk_kind};
 use crate::fetcher::Fetcher;
+use crate::forward::ForwardMount;
 use crate::latency::timed;
 use crate::layouts::Layouts;
 use crate::metrics::MetricsPage;
@@ -56,6 +57,7 @@ pub struct Daemon {
     server: Arc<Server>,
     plugins: Arc<Plugins>,
     namespace: Option<Arc<NamespaceNode>>,
+    forward: Option<ForwardMount>,
     spans: Option<Arc<Spans>>,
     listen: Option<SocketAddr>,
     metrics: Option<MetricsPage>,
@@ -165,14 +167,17 @@ impl Daemon {
             ..ServerLimits::default()
         };
         make_socket_folder(&config.socket)?;
-        let plugins = Plugins::start(&config.plugins, &service_plugins::host_options(config))?;
+        let namespace = start_namespace(config, key.as_ref())?;
+        let forward = ForwardMount::start(config, namespace.as_ref(), &node.calls)?;
+        let mounted = forward.as_ref().map(ForwardMount::folder).transpose()?;
+        let options = service_plugins::host_options(config, mounted.into_iter().collect());
+        let plugins = Plugins::start(&config.plugins_to_serve()?, &options)?;
         node.plugins.get_or_init(|| Arc::downgrade(&plugins));
         let mut services: Vec<Arc<dyn zazen_call::Service>> = vec![
             timed(&node.calls, Arc::new(ControlService::new(node.clone()))),
             timed(&node.calls, Arc::new(FramesService::new(node.clone()))),
             plugins.clone(),
         ];
-        let namespace = start_namespace(config, key.as_ref())?;
         if let Some(namespace) = &namespace {
             services.push(timed(&node.calls, Arc::new(NamespaceService::new(namespace.clone()))));
         }
@@ -191,7 +196,7 @@ impl Daemon {
         }
         offer_turns(&config.socket, &disks_with_turns(config.readers, &node.disks))?;
         server.listen_unix(&config.socket)?;
-        Ok(Daemon { node, server, plugins, namespace, spans, listen, metrics })
+        Ok(Daemon { node, server, plugins, namespace, forward, spans, listen, metrics })
     }
 
     /// What the services share: for tests and for whoever embeds a daemon.
@@ -268,10 +273,14 @@ impl Daemon {
         if let Some(spans) = &self.spans {
             spans.end();
         }
+        // Their calls may wait for the namespace.
+        self.plugins.stop();
+        if let Some(forward) = self.forward {
+            forward.stop();
+        }
         if let Some(namespace) = &self.namespace {
             namespace.stop();
         }
-        self.plugins.stop();
         self.node.store.sync()?;
         Ok(cut_off)
     }

@@ -17,6 +17,7 @@ pub mod disk_readers;
 mod examine;
 pub mod fetch;
 pub mod fetcher;
+mod forward;
 mod grown;
 pub mod guarded_backing;
 pub mod latency;

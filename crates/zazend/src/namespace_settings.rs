@@ -25,6 +25,7 @@ pub struct NamespaceTable {
     archive_rate: Option<String>,
     archive_after: Option<u32>,
     archive_free: Option<String>,
+    forward: Option<PathBuf>,
 }
 
 /// The flags of the namespace.
@@ -84,6 +85,10 @@ pub struct NamespaceArgs {
     /// 10% or 200G [default: 10%]
     #[arg(id = "namespace_archive_free", long = "namespace-archive-free", value_name = "SIZE|PERCENT")]
     pub archive_free: Option<String>,
+    /// Let any user's programs reach the namespace as this path by `zazen run --forward`, without a
+    /// mount that others see; nothing need be at the path (needs root) [default: they don't]
+    #[arg(id = "namespace_forward", long = "namespace-forward", value_name = "PATH")]
+    pub forward: Option<PathBuf>,
 }
 
 /// What the daemon is told of the namespace.
@@ -111,6 +116,8 @@ pub struct NamespaceConfig {
     pub trusts_root: bool,
     /// Where closed files go.
     pub archive: Option<ArchiveTold>,
+    /// The path by which forwarded programs reach it without a mount.
+    pub forward: Option<PathBuf>,
 }
 
 fn refuse(what: String) -> Error {
@@ -166,6 +173,7 @@ impl NamespaceConfig {
         let file = file.unwrap_or_default();
         let Some(data) = args.data.clone().or(file.data) else {
             let others = args.nodes.is_some() || args.format || args.replicas.is_some();
+            let others = others || args.forward.is_some() || file.forward.is_some();
             if others || args.durability.is_some() || file.nodes.is_some() || file.replicas.is_some() {
                 let why =
                     "namespace: no folder is given: give --namespace DIR (or data = \"DIR\" in [namespace])";
@@ -228,7 +236,16 @@ impl NamespaceConfig {
             Some(other) => return Err(refuse(format!("namespace root {other:?}: give squash or trust"))),
         };
         let archive = archive(args, &file.archive, file.archive_rate, file.archive_after, file.archive_free)?;
+        let forward = args.forward.clone().or(file.forward).map(|path| {
+            zazen_mount::detached::plain_path(&path).ok_or_else(|| {
+                refuse(format!(
+                    "namespace forward {}: give an absolute path without `..`, such as /job",
+                    path.display()
+                ))
+            })
+        });
         Ok(Some(NamespaceConfig {
+            forward: forward.transpose()?,
             archive,
             data,
             nodes,
@@ -296,6 +313,24 @@ mod tests {
         assert!(bad("archive = '/a'\narchive_free = '101%'").contains("0% to 100%"));
         assert!(bad("archive = '/a'\narchive_free = 'much'").contains("archive_free"));
         assert!(bad("archive = '/a'\narchive_rate = 'fast'").contains("archive_rate"));
+    }
+
+    #[test]
+    fn the_path_of_forwarded_programs_is_plain() {
+        let assemble = |data: Option<&str>, path: &str| {
+            let args = NamespaceArgs { forward: Some(path.into()), ..args(data) };
+            NamespaceConfig::assemble(&args, None, false)
+                .map(|config| config.unwrap().forward)
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(assemble(Some("/ns"), "/job/"), Ok(Some("/job".into())));
+        for bad in ["job", "/", "/a/../b"] {
+            assert!(assemble(Some("/ns"), bad).unwrap_err().contains("such as /job"), "{bad}");
+        }
+        assert!(assemble(None, "/job").unwrap_err().contains("--namespace DIR"));
+        let table: NamespaceTable = toml::from_str("data = '/ns'\nforward = '/job'").unwrap();
+        let config = NamespaceConfig::assemble(&args(None), Some(table), false).unwrap().unwrap();
+        assert_eq!(config.forward, Some("/job".into()));
     }
 
     #[test]

@@ -15,6 +15,8 @@ const SILENCE_SECONDS_MIN: u64 = 3;
 const IDENTITIES_MAX: usize = 4096;
 /// What `--plugin FILE` may end in, for the daemon's own process.
 const IN_PROCESS: &str = ":in-process";
+/// The file of the plug-in that acts on files for forwarded programs.
+const POSIX_FILE: &str = "libzazen_posix.so";
 /// The program of isolated plug-ins' processes: this one, even if its file has been replaced since.
 pub const SELF: &str = "/proc/self/exe";
 
@@ -175,6 +177,28 @@ pub fn plugin_configs(flags: &[String], file: &[PluginEntry]) -> Result<Vec<Plug
     flags.iter().map(|flag| of_flag(flag)).collect()
 }
 
+/// The plug-ins by which programs reach `forward`, a mount that only the plug-in posix knows: it is
+/// added if it is not among them.
+pub fn with_posix(mut plugins: Vec<PluginConfig>, forward: Option<&Path>) -> Result<Vec<PluginConfig>> {
+    let Some(forward) = forward else { return Ok(plugins) };
+    let is_posix = |plugin: &&PluginConfig| plugin.path.file_name() == Some(POSIX_FILE.as_ref());
+    match plugins.iter().find(is_posix) {
+        Some(plugin) if !plugin.isolate => Err(refuse(
+            &plugin.path,
+            format!(
+                "in the daemon's own process it serves nobody the namespace as {} (namespace forward): leave \
+                 :in-process out",
+                forward.display()
+            ),
+        )),
+        Some(_) => Ok(plugins),
+        None => {
+            plugins.push(of_flag("posix")?);
+            Ok(plugins)
+        }
+    }
+}
+
 fn of_flag(flag: &str) -> Result<PluginConfig> {
     let (path, isolate) = match flag.strip_suffix(IN_PROCESS) {
         Some(path) => (path, false),
@@ -225,6 +249,20 @@ mod tests {
         let configs = plugin_configs(&flags, &[]).unwrap();
         assert_eq!(configs[0], PluginConfig::new("/c.so".into()));
         assert_eq!(configs[1], PluginConfig { isolate: false, ..PluginConfig::new("/d.so".into()) });
+    }
+
+    #[test]
+    fn forwarding_the_namespace_brings_the_plug_in_along() {
+        let told = |flags: &[&str]| {
+            plugin_configs(&flags.iter().map(|flag| (*flag).to_owned()).collect::<Vec<_>>(), &[]).unwrap()
+        };
+        let job = Some(Path::new("/job"));
+        let other = told(&["/a.so"]);
+        assert_eq!(with_posix(other.clone(), None).unwrap(), other);
+        let posix = told(&["/there/libzazen_posix.so"]);
+        assert_eq!(with_posix(posix.clone(), job).unwrap(), posix);
+        let error = with_posix(told(&["/there/libzazen_posix.so:in-process"]), job).unwrap_err().to_string();
+        assert!(error.contains("in-process") && error.contains("/job"), "{error}");
     }
 
     #[test]

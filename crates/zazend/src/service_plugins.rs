@@ -4,15 +4,17 @@ use crate::config::Config;
 use serde_json::{Value, json};
 use std::time::Duration;
 use zazen_core::Result;
-use zazen_plugins::{HostOptions, PluginConfig, PluginReport, Plugins, Recording};
+use zazen_plugins::{HostOptions, MountedFolder, PluginConfig, PluginReport, Plugins, Recording};
 
 /// How long a plug-in may take to load and to initialise.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// What the plug-ins of a daemon with these settings share.
-pub fn host_options(config: &Config) -> HostOptions {
+/// What the plug-ins of a daemon with these settings share. `mounted`: folders of mounts that are
+/// in nobody's view.
+pub fn host_options(config: &Config, mounted: Vec<MountedFolder>) -> HostOptions {
     HostOptions {
         socket: config.socket.clone(),
         exports: config.exports.clone(),
+        mounted,
         worker: config.plugin_worker.clone(),
         connections_max: config.connections_max,
         start_timeout: START_TIMEOUT,
@@ -28,7 +30,7 @@ pub fn host_options(config: &Config) -> HostOptions {
 /// A line of `--check` for one plug-in. It is loaded in a process of its own, and its init does not
 /// run.
 pub fn check(config: &Config, plugin: &PluginConfig) -> Result<String> {
-    let found = Plugins::check(plugin, &host_options(config))?;
+    let found = Plugins::check(plugin, &host_options(config, Vec::new()))?;
     let place = match (plugin.isolate, found.acts_as_caller || plugin.acts_as_caller) {
         (true, false) => "in a process of its own",
         (true, true) => "in a process for each identity of its callers",

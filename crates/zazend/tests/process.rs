@@ -545,7 +545,7 @@ fn the_example_settings_are_complete_and_valid() {
         assert_eq!(config.listen.as_deref(), Some("0.0.0.0:7345"));
     }
     let settings = all.lines().filter(|line| line.contains(" = ")).count();
-    assert_eq!(settings, 52, "a new setting belongs into packaging/zazend.toml");
+    assert_eq!(settings, 53, "a new setting belongs into packaging/zazend.toml");
 }
 
 /// Cores and nice value of each thread of a process and of those that it started.

@@ -98,13 +98,19 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
         command.arg0(name);
     }
     if arguments.seccomp {
-        let code = zazen_seccomp::run(command, &forward, &this_machines_daemon(arguments, &forward)?)?;
+        let code = zazen_seccomp::run(command, &forward, &this_machines_daemon(arguments, &forward)?.0)?;
         std::process::exit(code);
     }
     let library = library(arguments.library.as_deref())?;
-    // The detector of escapes takes what is this kernel's own for one.
+    let here = match arguments.node {
+        Some(_) => None,
+        None => Some(this_machines_daemon(arguments, &forward)?),
+    };
+    // The detector of escapes takes what is this kernel's own for one. And a mount that is the
+    // daemon's alone has no name for this kernel.
     let kept = arguments.relay || arguments.abort_on_escape;
-    let direct = arguments.node.is_none() && (arguments.direct || !kept);
+    let is_alone = here.as_ref().is_some_and(|(_, exports)| exports.mounts_any(forward.as_bytes()));
+    let direct = here.is_some() && (arguments.direct || !kept && !is_alone);
     let options = [
         (direct, variables::DIRECT),
         (arguments.sockets, variables::SOCKETS),
@@ -118,8 +124,7 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
         command.env_remove(name(setting));
     }
     let start = |error| Error::io(format!("start {}", Path::new(&arguments.program[0]).display()), error);
-    let Some(node) = &arguments.node else {
-        let socket = this_machines_daemon(arguments, &forward)?;
+    if let Some((socket, _)) = here {
         if direct && let Some(folders) = zazen_seccomp::near::folders(&forward, &socket) {
             command.env(name(variables::NEAR), folders);
         }
@@ -129,7 +134,8 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
         }
         zazen_seccomp::front::keep_ignored_signals(&mut command);
         return Err(start(command.exec()));
-    };
+    }
+    let Some(node) = &arguments.node else { unreachable!("without a node the daemon is here") };
     let key = arguments.key.as_ref().ok_or_else(|| {
         Error::new(
             ErrorKind::Config,
@@ -155,48 +161,79 @@ fn name(variable: &'static CStr) -> &'static OsStr {
     OsStr::from_bytes(variable.to_bytes())
 }
 
-/// The socket of a daemon that is there and can do it.
-fn this_machines_daemon(arguments: &Run, forward: &OsStr) -> Result<PathBuf> {
+/// The socket of a daemon that is there and can do it, and what it exports.
+fn this_machines_daemon(arguments: &Run, forward: &OsStr) -> Result<(PathBuf, Exports)> {
     let socket = one_socket(arguments.socket.as_deref())?;
     let socket = std::path::absolute(&socket).map_err(|e| Error::io(socket.display().to_string(), e))?;
-    ask_for_plugin(&mut Connection::unix(&socket, PATIENCE)?, forward)?;
-    Ok(socket)
+    let exports = ask_for_plugin(&mut Connection::unix(&socket, PATIENCE)?, forward)?;
+    Ok((socket, exports))
 }
 
-/// Whether the daemon can do it for this user, before a program finds out.
-fn ask_for_plugin(connection: &mut Connection, forward: &OsStr) -> Result<()> {
+/// The folders that a daemon lets programs reach.
+#[derive(Debug, Default)]
+struct Exports {
+    all: Vec<PathBuf>,
+    /// Those of them that are mounts to which no path of its machine leads.
+    mounted: Vec<PathBuf>,
+}
+
+impl Exports {
+    /// From the daemon's answer.
+    fn of(answer: &[u8]) -> Exports {
+        let (mut exports, mut is_mounted) = (Exports::default(), false);
+        for path in answer.strip_suffix(b"\0").unwrap_or_default().split(|byte| *byte == 0) {
+            let folder = PathBuf::from(OsStr::from_bytes(path));
+            match (path, is_mounted) {
+                (b"", _) => is_mounted = true,
+                (_, true) => {
+                    exports.mounted.push(folder.clone());
+                    exports.all.push(folder);
+                }
+                (_, false) => exports.all.push(folder),
+            }
+        }
+        exports
+    }
+
+    /// Whether a prefix stands for something in such a mount.
+    fn mounts_any(&self, forward: &[u8]) -> bool {
+        far_folders(forward).any(|folder| self.mounted.iter().any(|mount| folder.starts_with(mount)))
+    }
+}
+
+/// The far folder of each prefix.
+fn far_folders(forward: &[u8]) -> impl Iterator<Item = &Path> {
+    forward.split(|byte| *byte == b':').map(|prefix| {
+        let far = prefix.iter().position(|byte| *byte == b'=').map_or(prefix, |at| &prefix[at + 1..]);
+        Path::new(OsStr::from_bytes(far))
+    })
+}
+
+/// Whether the daemon can do it for this user, before a program finds out; what it exports.
+fn ask_for_plugin(connection: &mut Connection, forward: &OsStr) -> Result<Exports> {
     connection.set_timeout(Some(PATIENCE));
     let about = About { plugin: PLUGIN_ID, generation: 0 }.encode();
     connection
         .call(service::PLUGINS, plugins_fn::PING, &about, &[])
         .map_err(|error| error.within("forwarding needs the posix plug-in (zazend --plugin posix)"))?;
-    if std::env::var_os(name(variables::FORWARD)).is_some() {
-        // Whoever started this program was told.
-        return Ok(());
-    }
     let reply = connection.call(service::PLUGINS, plugins_fn::EXPORTS, &[], &[])?;
-    for folder in not_exported(forward.as_bytes(), &reply.payload) {
-        crate::output::note(format!("warning: {folder}"));
+    let exports = Exports::of(&reply.payload);
+    // Otherwise, whoever started this program was told.
+    if std::env::var_os(name(variables::FORWARD)).is_none() {
+        for folder in not_exported(forward.as_bytes(), &exports) {
+            crate::output::note(format!("warning: {folder}"));
+        }
     }
-    Ok(())
+    Ok(exports)
 }
 
 /// What to say of far folders that lie beneath none that the daemon exports. Links over there may
 /// lead to one all the same, so it is a warning.
-fn not_exported(forward: &[u8], exports: &[u8]) -> Vec<String> {
-    let exports: Vec<&Path> = exports
-        .split(|byte| *byte == 0)
-        .filter(|export| !export.is_empty())
-        .map(|export| Path::new(OsStr::from_bytes(export)))
-        .collect();
-    let shown: Vec<String> = exports.iter().map(|export| export.display().to_string()).collect();
+fn not_exported(forward: &[u8], exports: &Exports) -> Vec<String> {
+    let shown: Vec<String> = exports.all.iter().map(|export| export.display().to_string()).collect();
     let shown = if shown.is_empty() { "nothing".to_owned() } else { shown.join(", ") };
-    let folders = forward.split(|byte| *byte == b':').map(|prefix| {
-        let far = prefix.iter().position(|byte| *byte == b'=').map_or(prefix, |at| &prefix[at + 1..]);
-        Path::new(OsStr::from_bytes(far))
-    });
-    folders
-        .filter(|folder| !exports.iter().any(|export| folder.starts_with(export)))
+    far_folders(forward)
+        .filter(|folder| !exports.all.iter().any(|export| folder.starts_with(export)))
         .map(|folder| {
             format!(
                 "the daemon exports {shown}: files in {} will be refused (EACCES) unless links lead there; \
@@ -346,11 +383,24 @@ mod tests {
 
     #[test]
     fn what_is_not_exported_is_named() {
-        let said = not_exported(b"/x=/a/b:/c:/y=/ab", b"/a\0/c/d\0");
+        let said = not_exported(b"/x=/a/b:/c:/y=/ab", &Exports::of(b"/a\0/c/d\0"));
         assert_eq!(said.len(), 2, "{said:?}");
         assert!(said[0].contains("/a, /c/d") && said[0].contains("--export /c"), "{said:?}");
-        assert!(not_exported(b"/x=/a/b", b"/\0").is_empty());
-        assert!(not_exported(b"/x", b"")[0].contains("exports nothing"));
+        assert!(not_exported(b"/x=/a/b", &Exports::of(b"/\0")).is_empty());
+        assert!(not_exported(b"/x", &Exports::of(b""))[0].contains("exports nothing"));
+    }
+
+    #[test]
+    fn mounts_of_the_daemon_alone_are_told_from_other_exports() {
+        let check = |answer: &[u8], forward: &[u8], is_alone: bool| {
+            let exports = Exports::of(answer);
+            assert!(not_exported(forward, &exports).is_empty(), "{exports:?}");
+            assert_eq!(exports.mounts_any(forward), is_alone, "{exports:?}");
+        };
+        check(b"/a\0/b\0", b"/x=/a:/b/c", false);
+        check(b"/a\0\0/job\0", b"/x=/a", false);
+        check(b"/a\0\0/job\0", b"/x=/a:/y=/job/run1", true);
+        check(b"\0/job\0", b"/job", true);
     }
 
     #[test]

@@ -57,6 +57,9 @@ pub(crate) struct Up {
     /// Mount it once for each node: DIR/0, DIR/1, … (needs root, or fusermount3)
     #[arg(long, value_name = "DIR", requires = "namespace")]
     mounts: Option<PathBuf>,
+    /// Programs reach it as this path by `zazen run --forward PATH`, without a mount (needs root)
+    #[arg(long, value_name = "PATH", requires = "namespace")]
+    forward: Option<PathBuf>,
     /// Nodes that keep each part of its metadata [default: 2]
     #[arg(long, value_name = "R", requires = "namespace",
         value_parser = clap::value_parser!(u8).range(1..=8))]
@@ -83,11 +86,15 @@ impl Up {
         let mounts = self.mounts.as_ref().map(absolute).transpose()?;
         let state = zazen_testbed::up(dir, &self.plan(spans, mounts), &Programs::of_this_zazen()?, remark)?;
         let dir = state.dir.display();
+        let forward = state.namespace.as_ref().and_then(|namespace| namespace.forward.as_ref());
         output::line(format!("testbed {dir}: {} nodes up", state.nodes.len()));
         output::line(super::status::limits_line(&state));
         if let Some(mounts) = state.namespace.as_ref().and_then(|namespace| namespace.mounts.as_ref()) {
             let last = state.nodes.len() - 1;
             output::line(format!("mounts: {0}/0 to {0}/{last}, one for each node", mounts.display()));
+        }
+        if let Some(path) = forward {
+            output::line(format!("forwarded: zazen run --forward {0} -- ls {0}", path.display()));
         }
         output::line(format!("next: eval \"$(zazen testbed env --dir {dir})\"; zazen status"));
         Ok(())
@@ -100,6 +107,7 @@ impl Up {
             durability: self.durability.clone(),
             repair_after: self.repair_after,
             root_squash: self.root_squash,
+            forward: self.forward.clone(),
             mounts,
             made: None,
             processes: Vec::new(),
