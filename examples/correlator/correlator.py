@@ -5,13 +5,17 @@
 Each rank takes blocks in turns from its node's stream, exchanges subbands with the ranks of other
 nodes (each node receives some of the stations), filters every subband into channels, correlates all
 pairs of stations, and gives the visibilities back to the stream, where those of K blocks are added
-before they leave.
+before they leave. With --receivers N, the first N ranks of each node only take blocks and pass them
+on, and its other ranks only compute.
 
     # stations straight to the daemons (no input cluster): two nodes, two stations each, 16 ranks
     mpiexec -n 16 python correlator.py --library libstream.so --nodes 2 --stations 4 --port 5000 \\
         --blocks 320 --integrate 16 --store sums.bin
     python stations.py --stations 4 --udp HOST_OF_NODE_0:5000 --only 0-2 --blocks 320 --rate 200000 &
     python stations.py --stations 4 --udp HOST_OF_NODE_1:5001 --only 2-4 --blocks 320 --rate 200000
+
+    # the same, where one rank of each node's eight takes the blocks, and seven compute
+    mpiexec -n 16 python correlator.py --library libstream.so --nodes 2 --receivers 1 --stations 4 --port 5000
 
     # all stations over one TCP connection per node (from an input cluster)
     mpiexec -n 4 python correlator.py --library libstream.so --input tcp --port 5000 --blocks 320
@@ -34,6 +38,7 @@ accounted for, if a result came too late for its sum, or if the fringe is not wh
 from __future__ import annotations
 
 import argparse
+import collections
 import itertools
 import json
 import os
@@ -130,6 +135,107 @@ class Exchange:
         return out, every
 
 
+class Receivers:
+    """Between the ranks of all nodes that take blocks and those that compute.
+
+    A block goes from one receiver of each node to one computing rank of each node: the one whose
+    turn it is. Each computing rank gets its node's subbands of all stations.
+    """
+
+    # Of a block: its number, whether its node dropped it. The end: no more from this receiver.
+    HEAD = struct.Struct("<QI")
+    PART, END = range(2)
+    # Blocks that a receiver has passed on and nobody has taken yet, at most. Each is a copy; more
+    # of them wait in the node's buffer.
+    UNDER_WAY = 4
+
+    def __init__(self, world, nodes, receivers, sky):
+        self.world, self.nodes, self.receivers, self.sky = world, nodes, receivers, sky
+        self.per_node = world.size // nodes
+        self.computing = self.per_node - receivers
+        self.node, self.within = divmod(world.rank, self.per_node)
+        self.bounds = Exchange(nodes).mine(sky.subbands)
+
+    @property
+    def receives(self):
+        return self.within < self.receivers
+
+    def computes(self, node, block):
+        """The rank of a node that computes a block."""
+        return node * self.per_node + self.receivers + block % self.computing
+
+    def pass_on(self, blocks):
+        """Takes blocks until the end, and passes each on; how many."""
+        sky, under_way, count = self.sky, collections.deque(), 0
+        shape = (sky.stations // self.nodes, sky.block_samples, sky.subbands, 2)
+        for block in blocks:
+            head = self.HEAD.pack(block.number, block.is_dropped)
+            parts = [np.frombuffer(head, np.uint8)] * self.nodes
+            if not block.is_dropped:
+                samples = block.samples.view(np.uint8).reshape(shape)
+                shares = [samples[:, :, a:b].ravel() for a, b in itertools.pairwise(self.bounds)]
+                present = block.present.ravel().view(np.uint8)
+                parts = [np.concatenate([parts[0], present, share]) for share in shares]
+            requests = [
+                # Until the other side takes it: so it is known how many are under way.
+                self.world.Issend(part, self.computes(node, block.number), self.PART)
+                for node, part in enumerate(parts)
+            ]
+            under_way.append((requests, parts))
+            count += 1
+            while len(under_way) > self.UNDER_WAY:
+                self._taken(under_way.popleft())
+        while under_way:
+            self._taken(under_way.popleft())
+        for rank in range(self.world.size):
+            if rank % self.per_node >= self.receivers:
+                self.world.Send(np.empty(0, np.uint8), rank, self.END)
+        return count
+
+    @staticmethod
+    def _taken(sent):
+        for request in sent[0]:
+            request.Wait()
+
+    def blocks(self):
+        """The blocks that this rank computes, with this node's subbands of all stations: number,
+        samples, present; None for both where no node has anything."""
+        from mpi4py import MPI
+
+        waiting, running, status = {}, self.nodes * self.receivers, MPI.Status()
+        while running:
+            self.world.Probe(MPI.ANY_SOURCE, MPI.ANY_TAG, status)
+            source, tag = status.Get_source(), status.Get_tag()
+            message = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+            self.world.Recv(message, source, tag)
+            if tag == self.END:
+                running -= 1
+                continue
+            number, is_dropped = self.HEAD.unpack(message[: self.HEAD.size].tobytes())
+            parts = waiting.setdefault(number, {})
+            parts[source // self.per_node] = None if is_dropped else message[self.HEAD.size :]
+            if len(parts) == self.nodes:
+                yield number, *self._whole(waiting.pop(number))
+        # A node's stream may have ended before another's.
+        for number in sorted(waiting):
+            yield number, *self._whole(waiting[number])
+
+    def _whole(self, parts):
+        sky, stations = self.sky, self.sky.stations // self.nodes
+        if all(part is None for part in parts.values()):
+            return None, None
+        width = self.bounds[self.node + 1] - self.bounds[self.node]
+        samples = np.zeros((sky.stations, sky.block_samples, width, 2), np.int8)
+        present = np.zeros((sky.stations, sky.block_packets), bool)
+        for node, part in parts.items():
+            if part is not None:
+                mine = slice(node * stations, (node + 1) * stations)
+                packets = stations * sky.block_packets
+                present[mine] = part[:packets].view(bool).reshape(stations, sky.block_packets)
+                samples[mine] = part[packets:].view(np.int8).reshape(samples[mine].shape)
+        return samples, present
+
+
 def spectra(sky, samples, present, taps):
     """Subbands as channels: (stations, subbands, spectra, channels); and which spectra are
     whole."""
@@ -212,10 +318,12 @@ def account(arguments, sky, counters, first_station):
     return lost_track + counters["results_late"]
 
 
-def groups_open(arguments):
+def groups_open(arguments, ranks):
     """Sums under way at most. A rank lags behind the newest block by the blocks in the buffer, at
-    most; its results must find their sums."""
-    return arguments.groups_open or min(arguments.slots // arguments.integrate + 2, 1024)
+    most, and by those on their way from receivers to computing ranks; its results must find their
+    sums."""
+    passed_on = arguments.receivers and arguments.receivers * (Receivers.UNDER_WAY + 1) + ranks
+    return arguments.groups_open or min((arguments.slots + passed_on) // arguments.integrate + 2, 1024)
 
 
 def config(arguments, sky, nodes, node, ranks):
@@ -231,7 +339,7 @@ def config(arguments, sky, nodes, node, ranks):
         slots=arguments.slots,
         block_first=arguments.first,
         block_count=arguments.blocks,
-        ranks=ranks,
+        ranks=arguments.receivers or ranks,
         deadline_ms=arguments.deadline_ms,
         silence_ms=arguments.silence_ms,
         input=inputs[arguments.input],
@@ -240,7 +348,7 @@ def config(arguments, sky, nodes, node, ranks):
         ports=arguments.ports,
         integrate=arguments.integrate,
         element=streams.ELEMENTS[arguments.element],
-        groups_open=groups_open(arguments),
+        groups_open=groups_open(arguments, ranks),
     )
 
 
@@ -253,6 +361,10 @@ def with_stream(arguments, sky):
     if world.size % arguments.nodes or sky.stations % arguments.nodes or sky.subbands < arguments.nodes:
         raise SystemExit("ranks and stations must be multiples of --nodes, and subbands at least as many")
     nodes, per_node = arguments.nodes, world.size // arguments.nodes
+    if arguments.receivers >= per_node:
+        raise SystemExit(
+            f"--receivers {arguments.receivers} leaves no rank to compute: each node has {per_node} ranks"
+        )
     node, within = divmod(world.rank, per_node)
     local = world.Split(node, within)
     host = streams.Library(arguments.library).connect(
@@ -270,15 +382,20 @@ def with_stream(arguments, sky):
             with open(path, "wb") as out:
                 leader.store(out)
     local.Barrier()
-    stream = host.attach(name, within)
+    # A computing rank takes no blocks.
+    receiving = within < (arguments.receivers or per_node)
+    stream = host.attach(name, within if receiving else -1)
     ports = world.gather((node, leader.ports()) if leader else None)
     if world.rank == 0 and arguments.ready:
         every = dict(port for port in ports if port)
         partial = Path(f"{arguments.ready}.part")
         partial.write_text(json.dumps([every[node] for node in range(nodes)]))
         partial.rename(arguments.ready)
-    exchange = Exchange(nodes, node, world)
-    work(arguments, sky, exchange, stream, stream.blocks() if arguments.copy else stream.borrowed())
+    blocks = stream.blocks() if arguments.copy else stream.borrowed()
+    if arguments.receivers:
+        counts = local.gather(share(arguments, sky, world, stream, blocks))
+    else:
+        work(arguments, sky, Exchange(nodes, node, world), stream, blocks)
     local.Barrier()
     status = 0
     if leader:
@@ -293,18 +410,24 @@ def with_stream(arguments, sky):
             f"{counters['groups_incomplete']} of them incomplete",
             flush=True,
         )
+        if arguments.receivers:
+            print(
+                f"node {node}: blocks received by its ranks: {counts[: arguments.receivers]}, "
+                f"computed: {counts[arguments.receivers :]}",
+                flush=True,
+            )
         leader.close()
     stream.close()
     host.close()
     status = world.allreduce(status, MPI.MAX)
     if world.rank == 0 and path and not path.startswith("tcp:"):
-        status |= report(arguments, sky, exchange)
+        status |= report(arguments, sky)
     return world.bcast(status)
 
 
-def report(arguments, sky, exchange):
+def report(arguments, sky):
     """Prints where the fringe is; 1 if it is elsewhere than in the sky."""
-    bounds = exchange.mine(sky.subbands)
+    bounds = Exchange(arguments.nodes).mine(sky.subbands)
     files = [arguments.store] if arguments.nodes == 1 else [
         f"{arguments.store}.{node}" for node in range(arguments.nodes)
     ]  # fmt: skip
@@ -341,6 +464,23 @@ def work(arguments, sky, exchange, source, blocks):
         source.gather(block.number, exchange.node, values, weight)
 
 
+def share(arguments, sky, world, stream, blocks):
+    """What a rank does where some receive and the others compute; how many blocks it had."""
+    between = Receivers(world, arguments.nodes, arguments.receivers, sky)
+    if between.receives:
+        return between.pass_on(blocks)
+    dtype = sums.DTYPES[streams.ELEMENTS[arguments.element]]
+    count = 0
+    for number, samples, present in between.blocks():
+        count += 1
+        if samples is None:
+            stream.skip(number, between.node)
+            continue
+        values, weight = correlate(sky, samples, present, arguments.taps, dtype)
+        stream.gather(number, between.node, values, weight)
+    return count
+
+
 def parse(words=None):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -361,6 +501,10 @@ def parse(words=None):
     where.add_argument("--ready", metavar="FILE", help="write the nodes' ports there as soon as they listen")
     how = parser.add_argument_group("how it is done")
     how.add_argument("--blocks", type=int, default=32, help="blocks of the observation (default 32)")
+    how.add_argument(
+        "--receivers", type=int, default=0, metavar="N",
+        help="N ranks of each node take blocks and pass them on, the others compute (default: all do both)",
+    )  # fmt: skip
     how.add_argument("--first", type=int, default=0, help="number of the first one (default 0)")
     how.add_argument("--slots", type=int, default=64, help="blocks in the buffer (default 64)")
     how.add_argument("--deadline-ms", type=int, default=500, help="patience with an incomplete block")
@@ -377,6 +521,10 @@ def parse(words=None):
     arguments = parser.parse_args(words)
     if (arguments.library is None) == (arguments.plain is None):
         parser.error("either --library or --plain")
+    if arguments.receivers < 0:
+        parser.error("--receivers: a number of ranks, at least 1, or 0 for none")
+    if arguments.receivers and (arguments.plain or arguments.plugin):
+        parser.error("--receivers needs streams that ranks share: a daemon, and neither --plain nor --plugin")
     return arguments
 
 

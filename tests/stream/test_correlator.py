@@ -87,15 +87,17 @@ def exact(sky, present, first, blocks):
     return sums_of, np.array([(there[a] & there[b]).sum() for a, b in pairs])
 
 
+@pytest.mark.parametrize("receivers", [0, 1])
 @pytest.mark.parametrize("daemon", ["isolated"], indirect=True)
-def test_a_daemon_and_exact_sums(mpi, daemon, daemon_library, tmp_path):
-    """Two streams in a daemon, four ranks; with one channel the visibilities are sums of whole
-    numbers."""
+def test_a_daemon_and_exact_sums(mpi, daemon, daemon_library, tmp_path, receivers):
+    """Two streams in a daemon, four ranks, of which two may only receive; with one channel the
+    visibilities are sums of whole numbers."""
     ready, store = tmp_path / "ready", tmp_path / "sums"
     job = mpi(
         4, CORRELATOR, "--library", daemon_library, "--socket", daemon.sockets[0], "--nodes", 2, *OBSERVED,
         "--ready", ready, "--store", store, "--counters", tmp_path / "counters", "--channels", 1, "--tone", 0,
         "--delay", 5, "--element", "f64", "--slots", 256, "--integrate", 4, "--deadline-ms", 6000,
+        "--receivers", receivers,
     )  # fmt: skip
     nodes = wait_for_ports(ready, job)
     sky = skies.Sky(stations=4, channels=1, tone=0, delay=5)
@@ -111,7 +113,9 @@ def test_a_daemon_and_exact_sums(mpi, daemon, daemon_library, tmp_path):
         losses.append([len(of_station) for of_station in lost])
         for station, of_station in enumerate(lost, 2 * node):
             present[station, of_station] = False
-    finish(job)
+    said = finish(job)
+    work = f"blocks received by its ranks: [{BLOCKS}], computed: [{BLOCKS}]"
+    assert said.count(work) == 2 * receivers, said
     # Whatever could make a sum differ from the sky has a counter, and each is what was sent.
     for counters, lost in zip(counters_of(tmp_path, 2), losses, strict=True):
         check_sums(counters, BLOCKS * sky.block_packets)
@@ -140,6 +144,47 @@ def test_a_daemon_and_exact_sums(mpi, daemon, daemon_library, tmp_path):
     counters = counters_of(tmp_path, 2)[0]
     results, headers = counters["bytes_gathered"], 64 * counters["groups"]
     assert counters["bytes_stored"] - headers == results // 4
+
+
+@pytest.mark.parametrize("daemon", ["isolated"], indirect=True)
+def test_receivers_and_computing_ranks(mpi, daemon, daemon_library, tmp_path):
+    """Two ranks only take blocks, in turns, and three only compute; a packet in five is lost."""
+    ready, store = tmp_path / "ready", tmp_path / "sums"
+    observed = ["--stations", 2, "--blocks", BLOCKS]
+    job = mpi(
+        5, CORRELATOR, "--library", daemon_library, "--socket", daemon.sockets[0], *observed,
+        "--receivers", 2, "--ready", ready, "--store", store, "--counters", tmp_path / "counters",
+        "--slots", 256, "--integrate", 5, "--copy",
+    )  # fmt: skip
+    [ports] = wait_for_ports(ready, job)
+    sender = stations(*observed, "--udp", udp(ports), "--lose", 0.2)
+    report = json.loads(sender.communicate(timeout=60)[0])
+    said = finish(job)
+    assert f"subband {SKY.tone_subband}, channel {SKY.tone}" in said
+    assert "blocks received by its ranks: [12, 12], computed: [8, 8, 8]" in said, said
+    [counters] = counters_of(tmp_path, 1)
+    check_sums(counters, BLOCKS * SKY.block_packets)
+    assert [station["missing"] - station["late"] for station in counters["station"]] == [
+        sent["lost"] for sent in report["stations"]
+    ]
+    assert [(record.block, record.results) for record in sums.read(store)] == [
+        (0, 5), (5, 5), (10, 5), (15, 5), (20, 4),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("daemon", ["isolated"], indirect=True)
+def test_receivers_that_leave_nobody_to_compute(mpi, daemon, daemon_library):
+    where = ["--library", daemon_library, "--socket", daemon.sockets[0]]
+    job = mpi(2, CORRELATOR, *where, "--receivers", 2)
+    said = job.communicate(timeout=90)[0].decode()
+    assert job.returncode != 0 and "leaves no rank to compute: each node has 2 ranks" in said, said
+
+
+def test_receivers_need_streams_that_ranks_share(plugin):
+    for words in (["--library", "x", "--plugin", plugin], ["--plain", "127.0.0.1:1"]):
+        command = [sys.executable, CORRELATOR, *words, "--receivers", "1"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and "--receivers needs streams that ranks share" in done.stderr
 
 
 def test_one_tcp_stream_per_node(mpi, loopback_library, plugin, tmp_path):
