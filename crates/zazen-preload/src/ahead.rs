@@ -27,6 +27,10 @@ pub(crate) fn hear_of_calls(told: Told) -> bool {
             looks::touched(ino, device, None);
             opened::touched(ino, device);
         }
+        Told::Left => {
+            looks::left();
+            opened::left();
+        }
         Told::Forget | Told::Forked => {
             if matches!(told, Told::Forked) {
                 kept::unlock();

@@ -3,6 +3,7 @@
 //! Invariant: the session holds the description of the far working directory.
 
 use crate::real::system_call;
+use crate::signals::Lock;
 use crate::table::{self, FarFile};
 use crate::{near, state};
 use std::cell::UnsafeCell;
@@ -21,27 +22,22 @@ struct Cwd {
 }
 
 struct Locked {
-    busy: AtomicBool,
+    lock: Lock,
     cwd: UnsafeCell<Cwd>,
 }
 
-// SAFETY: the cell is touched only by who made it busy.
+// SAFETY: the cell is touched only by who has the lock.
 unsafe impl Sync for Locked {}
 
-// Not std's mutex: a fork while another thread holds it would leave it locked in the child.
-static CWD: Locked = Locked {
-    busy: AtomicBool::new(false),
-    cwd: UnsafeCell::new(Cwd { local: Text::new(), far_name: Text::new() }),
-};
+// Not std's mutex: a fork while another thread holds it would leave it locked in the child, and a
+// signal's handler would wait for it for ever.
+static CWD: Locked =
+    Locked { lock: Lock::new(), cwd: UnsafeCell::new(Cwd { local: Text::new(), far_name: Text::new() }) };
 
 fn with_cwd<T>(body: impl FnOnce(&mut Cwd) -> T) -> T {
-    while CWD.busy.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        std::hint::spin_loop();
-    }
+    let _locked = CWD.lock.lock();
     // SAFETY: see Locked.
-    let result = body(unsafe { &mut *CWD.cwd.get() });
-    CWD.busy.store(false, Ordering::Release);
-    result
+    body(unsafe { &mut *CWD.cwd.get() })
 }
 
 /// The far working directory.
@@ -110,9 +106,9 @@ pub(crate) fn name(out: &mut Text) -> bool {
     far
 }
 
-/// After fork: a thread that the child does not have may have made it busy.
+/// After fork: a thread that the child does not have may have had it.
 pub(crate) fn after_fork() {
-    CWD.busy.store(false, Ordering::Release);
+    CWD.lock.after_fork();
 }
 
 /// Moves the kernel's working directory to where nothing can land by mistake: a directory that is

@@ -7,7 +7,8 @@
 use crate::far::{BYTES_MAX, Destination, OFFSET, far, place};
 use crate::real::{aliases, give, hooks};
 use crate::table::{self, FarFile};
-use crate::{ahead, descriptors, fault, given, heard, transport};
+use crate::transport::{self, tagged};
+use crate::{ahead, descriptors, fault, given, heard};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use zazen_forward_api::paths::Text;
@@ -71,8 +72,7 @@ pub(crate) fn read_far(
         });
     }
     let mut room = fault::backed(data, count.min(BYTES_MAX), true)? as u64;
-    let tag = transport::tag();
-    far!(px_read_wait(id, tag, data, &raw mut room)).map(|got| got as isize)
+    tagged(|tag| far!(px_read_wait(id, tag, data, &raw mut room))).map(|got| got as isize)
 }
 
 pub(crate) fn write_far(
@@ -95,14 +95,13 @@ pub(crate) fn write_far(
     }
     let mut done = 0;
     loop {
-        let tag = transport::tag();
         let from = data.cast::<u8>().wrapping_add(done).cast::<c_void>();
         let bytes = match fault::backed(from, (count - done).min(BYTES_MAX), false) {
             Ok(bytes) => bytes,
             Err(_) if done > 0 => return Ok(done as isize),
             Err(error) => return Err(error),
         };
-        match far!(px_write_wait(id, tag, from, bytes as u64)) {
+        match tagged(|tag| far!(px_write_wait(id, tag, from, bytes as u64))) {
             Ok(moved) => {
                 done += moved as usize;
                 if (moved as usize) < bytes || done >= count {

@@ -4,7 +4,8 @@ use crate::far::{Lock, far};
 use crate::given::{self, Given, Real};
 use crate::real::{aliases, give, hooks};
 use crate::table::{self, FarFile};
-use crate::{ahead, events, fault, state, transport};
+use crate::transport::{self, tagged};
+use crate::{ahead, events, fault, state};
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -90,8 +91,7 @@ hooks! {
         note_locks();
         give(match far!(px_flock(id, operation)) {
             Err(libc::EAGAIN) if operation & libc::LOCK_NB == 0 => {
-                let tag = transport::tag();
-                far!(px_flock_wait(id, operation, tag))
+                tagged(|tag| far!(px_flock_wait(id, operation, tag)))
             }
             other => other,
         })
@@ -259,8 +259,8 @@ unsafe fn lock_wait(entry: FarFile, command: c_int, asked: *const libc::flock64)
     note_locks();
     match far!(px_lock(entry.id(), at_once, (&raw mut lock).cast())) {
         Err(libc::EAGAIN | libc::EACCES) => {
-            let tag = transport::tag();
-            far!(px_lock_wait(entry.id(), command, tag, (&raw const lock).cast()))
+            let asked = (&raw const lock).cast();
+            tagged(|tag| far!(px_lock_wait(entry.id(), command, tag, asked)))
         }
         other => other,
     }

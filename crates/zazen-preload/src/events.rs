@@ -8,11 +8,12 @@
 //! there is some, which programs that wait for edges read to its end.
 
 use crate::real::{give, hooks};
+use crate::signals::Lock;
 use crate::table;
 use crate::{heard, poll};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Bits that tell that a program can do something only once.
@@ -37,31 +38,28 @@ struct Watch {
 }
 
 struct Watches {
-    busy: AtomicBool,
+    lock: Lock,
     all: UnsafeCell<Vec<Watch>>,
 }
 
-// SAFETY: the cell is touched only by who made it busy.
+// SAFETY: the cell is touched only by who has the lock.
 unsafe impl Sync for Watches {}
 
-static WATCHES: Watches = Watches { busy: AtomicBool::new(false), all: UnsafeCell::new(Vec::new()) };
+static WATCHES: Watches = Watches { lock: Lock::new(), all: UnsafeCell::new(Vec::new()) };
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 fn with<T>(body: impl FnOnce(&mut Vec<Watch>) -> T) -> T {
-    while WATCHES.busy.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        std::hint::spin_loop();
-    }
+    let _locked = WATCHES.lock.lock();
     // SAFETY: see Watches.
     let all = unsafe { &mut *WATCHES.all.get() };
     let result = body(all);
     COUNT.store(all.len(), Ordering::Release);
-    WATCHES.busy.store(false, Ordering::Release);
     result
 }
 
-/// After fork: a thread that the child does not have may have made them busy.
+/// After fork: a thread that the child does not have may have had them.
 pub(crate) fn after_fork() {
-    WATCHES.busy.store(false, Ordering::Release);
+    WATCHES.lock.after_fork();
 }
 
 #[inline]

@@ -56,8 +56,8 @@ macro_rules! far {
 pub(crate) use far;
 
 /// Called when the far side has begun a new session, which knows none of the old numbers: opens the
-/// working directory again by its name.
-pub(crate) fn begin_again() {
+/// working directory again by its name. `carry` makes the call.
+pub(crate) fn begin_again(carry: impl FnOnce(&dyn Fn() -> Result<c_int, c_int>) -> Result<c_int, c_int>) {
     IS_LOST.store(true, Ordering::Relaxed);
     heard::begin_again();
     for base in &BASES {
@@ -69,9 +69,9 @@ pub(crate) fn begin_again() {
     }
     let (mut there, mut opened) = (Text::new(), PxOpened::default());
     let flags = libc::O_PATH | libc::O_DIRECTORY;
-    if paths::route(name.as_bytes(), state::all_prefixes(), &mut there) == Route::Far
-        && far!(px_open(ROOT, there.as_ptr(), flags, 0, 0, (&raw mut opened).cast())).is_ok()
-    {
+    let is_far = paths::route(name.as_bytes(), state::all_prefixes(), &mut there) == Route::Far;
+    let (path, out) = (there.as_ptr(), (&raw mut opened).cast());
+    if is_far && carry(&|| far!(px_open(ROOT, path, flags, 0, 0, out))).is_ok() {
         cwd::set_far(Some((FarFile::new(opened.id, opened.mode), name.as_bytes())));
     }
 }

@@ -31,6 +31,15 @@ static HAS_STARTED: AtomicBool = AtomicBool::new(false);
 /// Whether it has memory that other processes may write.
 static SHARES: AtomicBool = AtomicBool::new(false);
 
+/// The round in which somebody asked last.
+static ASKED_IN: AtomicU64 = AtomicU64::new(0);
+
+/// Whether there is an answer that could be used, or one may be on its way: a signal's handler runs
+/// while its program waits for it.
+pub(crate) fn may_come() -> bool {
+    ASKED_IN.load(Ordering::Relaxed) == ROUND.load(Ordering::Relaxed)
+}
+
 /// Whether there is an answer that could be used.
 pub(crate) fn is_any() -> bool {
     KEPT_IN.load(Ordering::Relaxed) == ROUND.load(Ordering::Relaxed)
@@ -39,7 +48,7 @@ pub(crate) fn is_any() -> bool {
 /// The process may have heard something of others, or has changed something itself.
 #[inline]
 pub(crate) fn hear() {
-    if is_any() {
+    if may_come() {
         ROUND.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -61,6 +70,12 @@ pub(crate) fn after_fork() {
     HAS_STARTED.store(false, Ordering::Relaxed);
     hear();
     tell(Told::Forked);
+}
+
+/// A signal's handler jumped out of a call.
+pub(crate) fn note_left() {
+    hear();
+    tell(Told::Left);
 }
 
 /// The far side has begun a new session, which knows none of the old numbers.
@@ -120,7 +135,9 @@ impl Asked {
     pub(crate) const NEVER: Asked = Asked { round: 0, at_ns: 0 };
 
     pub(crate) fn now() -> Asked {
-        Asked { round: ROUND.load(Ordering::Relaxed), at_ns: now_ns() }
+        let round = ROUND.load(Ordering::Relaxed);
+        ASKED_IN.store(round, Ordering::Relaxed);
+        Asked { round, at_ns: now_ns() }
     }
 
     /// The answer is there: the program has not run since it was asked for.
@@ -154,6 +171,8 @@ pub(crate) enum Told {
     Forget,
     /// This is a child, with no other thread.
     Forked,
+    /// A signal's handler jumped out of a call: what was asked for is not there.
+    Left,
 }
 
 /// What [`tell_by`] was given.

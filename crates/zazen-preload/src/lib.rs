@@ -32,6 +32,7 @@ mod fault;
 mod given;
 mod heard;
 mod identity;
+mod jumps;
 mod kernel;
 mod libraries;
 mod lineage;
@@ -46,6 +47,7 @@ mod process;
 mod raw_calls;
 mod real;
 mod rings;
+mod signals;
 mod sockets;
 mod state;
 mod stdio;
@@ -70,6 +72,7 @@ extern "C" fn begin(_count: c_int, _arguments: *mut *mut c_char, environment: *m
     state::begin(environment);
     if state::is_active() {
         fault::begin();
+        jumps::begin();
         table::before_first(streams::begin);
         far::look_alive_by(transport::look_alive);
         heard::tell_by(ahead::hear_of_calls);

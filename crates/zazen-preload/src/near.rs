@@ -11,8 +11,7 @@
 //! directory or its namespaces looks again.
 
 use crate::real::system_call;
-use crate::state;
-use crate::table;
+use crate::{signals, state, table};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use zazen_forward_api::near::{Folder, folders};
@@ -55,6 +54,14 @@ pub(crate) fn look_again() {
 
 #[cold]
 fn look() -> bool {
+    let before = signals::block();
+    let found = look_once();
+    signals::restore(before);
+    found
+}
+
+/// The same, while no signal's handler can begin to look, too, and wait for ever.
+fn look_once() -> bool {
     loop {
         match STATE.compare_exchange(UNKNOWN, LOOKING, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => break,

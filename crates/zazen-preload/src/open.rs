@@ -3,7 +3,8 @@
 use crate::far::{Destination, PxOpened, far, place};
 use crate::real::{aliases, give, hooks};
 use crate::table::{self, FarFile};
-use crate::{ahead, state, transport};
+use crate::transport::tagged;
+use crate::{ahead, state};
 use std::ffi::{c_char, c_int, c_uint};
 use zazen_forward_api::paths::Text;
 
@@ -105,8 +106,8 @@ fn open_at(
     let mut outcome = ahead::open(dir, path, flags, &mut opened)
         .unwrap_or_else(|| far!(px_open(dir, path, flags, mode, mask, (&raw mut opened).cast())));
     if outcome == Err(libc::EINPROGRESS) {
-        let tag = transport::tag();
-        outcome = far!(px_open_wait(dir, path, flags, mode, mask, tag, (&raw mut opened).cast()));
+        let out = (&raw mut opened).cast();
+        outcome = tagged(|tag| far!(px_open_wait(dir, path, flags, mode, mask, tag, out)));
     }
     match outcome {
         Ok(_) => {

@@ -5,7 +5,8 @@
 
 use crate::far::{PollFd, far};
 use crate::real::{errno, give, hooks, set_errno, system_call};
-use crate::{fault, heard, table, transport};
+use crate::transport::tagged;
+use crate::{fault, heard, table};
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
@@ -31,8 +32,8 @@ fn poll_local(fds: &mut [libc::pollfd], wait: Option<Duration>, mask: *const c_v
 
 /// Asks about the far ones.
 fn poll_far(fds: &mut [libc::pollfd], sockets: &mut [PollFd], timeout_ms: c_int) -> Result<(), c_int> {
-    let tag = transport::tag();
-    far!(px_poll(sockets.as_mut_ptr().cast(), sockets.len() as u32, timeout_ms, tag))?;
+    let (all, count) = (sockets.as_mut_ptr().cast(), sockets.len() as u32);
+    tagged(|tag| far!(px_poll(all, count, timeout_ms, tag)))?;
     let mut answers = sockets.iter();
     for fd in fds.iter_mut().filter(|fd| table::entry(fd.fd).is_some_and(|entry| !entry.is_prompt())) {
         if let Some(answer) = answers.next() {

@@ -7,7 +7,8 @@ use crate::far::{Address, PxOpened, far};
 use crate::open::enter;
 use crate::real::{give, hooks};
 use crate::table::{self, FarFile};
-use crate::{data, events, fault, heard, state, transport, unix_names};
+use crate::transport::tagged;
+use crate::{data, events, fault, heard, state, unix_names};
 use std::ffi::{c_int, c_uint, c_void};
 
 /// The program's address, for the far side.
@@ -49,8 +50,8 @@ fn send_far(
         return Err(libc::EFAULT);
     }
     let address = address.map_or(std::ptr::null(), |address| std::ptr::from_ref(address).cast());
-    let tag = transport::tag();
-    match far!(px_send(entry.id(), tag, flags, address, data, count.min(crate::far::BYTES_MAX) as u64)) {
+    let (id, count) = (entry.id(), count.min(crate::far::BYTES_MAX) as u64);
+    match tagged(|tag| far!(px_send(id, tag, flags, address, data, count))) {
         Err(libc::EPIPE) => {
             if flags & libc::MSG_NOSIGNAL == 0 {
                 data::raise(libc::SIGPIPE);
@@ -68,13 +69,12 @@ fn receive(
     flags: &mut c_int,
     address: &mut Address,
 ) -> Result<isize, c_int> {
-    let tag = transport::tag();
     let mut room = count.min(crate::far::BYTES_MAX) as u64;
     if !fault::writable(data, room as usize) {
         return Err(libc::EFAULT);
     }
-    let address = std::ptr::from_mut(address).cast();
-    far!(px_receive(entry.id(), tag, std::ptr::from_mut(flags), address, data, &raw mut room))
+    let (address, flags) = (std::ptr::from_mut(address).cast(), std::ptr::from_mut(flags));
+    tagged(|tag| far!(px_receive(entry.id(), tag, flags, address, data, &raw mut room)))
         .map(|got| got as isize)
 }
 
@@ -85,9 +85,9 @@ fn accept_far(
     flags: c_int,
 ) -> Result<c_int, c_int> {
     let (mut from, mut opened) = (Address::default(), PxOpened::default());
-    let tag = transport::tag();
     let kind = flags & !libc::SOCK_CLOEXEC;
-    far!(px_accept(entry.id(), tag, kind, (&raw mut from).cast(), (&raw mut opened).cast()))?;
+    let (address_out, out) = ((&raw mut from).cast(), (&raw mut opened).cast());
+    tagged(|tag| far!(px_accept(entry.id(), tag, kind, address_out, out)))?;
     let fd = enter(opened, flags & libc::SOCK_CLOEXEC != 0)?;
     // SAFETY: the program's memory.
     unsafe { give_address(&from, address, length) };
@@ -136,9 +136,8 @@ hooks! {
                 Some(Ok(local)) => next(fd, local.as_ptr(), local.length()),
             };
         };
-        let tag = transport::tag();
         let outcome = far_address(address, length)
-            .and_then(|far| far!(px_connect(entry.id(), tag, (&raw const far).cast())));
+            .and_then(|far| tagged(|tag| far!(px_connect(entry.id(), tag, (&raw const far).cast()))));
         if outcome == Err(libc::EINPROGRESS) {
             events::would_block(entry.id());
         }

@@ -8,57 +8,43 @@
 //! another call's. After a fork the child has lanes and a session of its own. The descriptors of
 //! lanes are above those that programs use, and hooks keep programs away from them.
 
+mod lane;
 mod lanes;
+mod left;
+mod manner;
 mod moving;
 
 pub(crate) use lanes::{begin_with, is_known, key, move_away, raised, settle};
+pub(crate) use left::jump;
+pub(crate) use manner::{tagged, without_waiting};
 pub(crate) use moving::leave as leave_identity;
 
 use crate::real::system_call;
 use crate::rings;
 use crate::wire::{self, Buffers, Waits, status};
 use crate::{call_ids, cwd, far, heard, lineage, near, state, table};
-use lanes::{BUSY, FREE, GREETING, KEY, KNOWN, LOWEST, Lane, acquire_fresh, drop_lane, lanes, release};
+use lane::{BUSY, FREE, Lane, drop_lane};
+use lanes::{KEY, KNOWN, LOWEST, acquire_fresh, lanes, release};
+use manner::Manner;
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicU32, Ordering};
-use zazen_plugin_abi::segment::FUNCTION_BLOCKING;
+use std::sync::atomic::Ordering;
 use zazen_plugin_abi::stub::{StubCall, StubService};
 
 /// A process that made this many calls will make more: then shared memory pays.
 const CALLS_BEFORE_MEMORY: u32 = 16;
 
-static NEXT_TAG: AtomicU32 = AtomicU32::new(1);
-
 /// Answers that nobody waits for, on one lane at a time.
 const OWED_MAX: u32 = 16;
 
 thread_local! {
-    /// Whether this thread's next call is one whose answer nobody waits for.
-    static UNAWAITED: Cell<bool> = const { Cell::new(false) };
     static STATUS: Cell<i32> = const { Cell::new(0) };
-    static TAG: Cell<u32> = const { Cell::new(0) };
-}
-
-/// A number for a call that may block, so that a signal can end it.
-pub(crate) fn tag() -> u32 {
-    let tag = NEXT_TAG.fetch_add(1, Ordering::Relaxed);
-    TAG.set(tag);
-    tag
-}
-
-/// Makes a call of the stubs without waiting for its answer, which is taken to be 0, where the
-/// connection allows that. The far side does the call before all later ones of this thread.
-pub(crate) fn without_waiting<T>(call: impl FnOnce() -> T) -> T {
-    UNAWAITED.set(true);
-    let outcome = call();
-    UNAWAITED.set(false);
-    outcome
 }
 
 /// After fork: a new process, so new lanes and a new session.
 pub(crate) fn forget() {
     call_ids::forget();
+    left::forget();
     lanes::lower_the_limit();
     for lane in lanes() {
         let fd = lane.fd.swap(-1, Ordering::AcqRel);
@@ -108,8 +94,7 @@ fn acquire() -> Result<&'static Lane, i32> {
 /// Connects again if the daemon was started again since the last call, or if this process became
 /// another user.
 pub(crate) fn look_alive() {
-    if GREETING.get().is_none()
-        && (is_known() || lanes::begins_anew())
+    if (is_known() || lanes::begins_anew())
         && let Ok(lane) = acquire()
     {
         release(lane);
@@ -141,19 +126,22 @@ pub(crate) unsafe extern "C" fn zazen_stub_call(
 ) -> i32 {
     // SAFETY: the stub's, for the length of the call.
     let (service, call) = unsafe { (&*service, &mut *call) };
-    let unawaited = UNAWAITED.take();
-    if GREETING.get().is_none() {
-        heard::before_call(call.function, unawaited);
-    }
-    let lane = match GREETING.get() {
-        Some(lane) => lane,
-        None => match acquire() {
-            Ok(lane) => lane,
-            Err(status) => return status,
-        },
+    let manner = manner::take();
+    let unawaited = matches!(manner, Manner::Unawaited);
+    let lane = match manner {
+        Manner::Over(lane) => lane,
+        Manner::Usual | Manner::Unawaited | Manner::Tagged(_) => {
+            heard::before_call(call.function, unawaited);
+            match acquire() {
+                Ok(lane) => lane,
+                Err(status) => return status,
+            }
+        }
     };
+    let waits = Waits { tag: if let Manner::Tagged(tag) = manner { Some(tag) } else { None } };
+    let mark = 0;
+    left::enter(lane, &mark, waits.tag);
     call.runtime = std::ptr::from_ref(lane).cast_mut().cast();
-    let waits = Waits { tag: (call.flags & FUNCTION_BLOCKING != 0).then(|| TAG.get()) };
     // SAFETY: the stub's arrays; the lane is this thread's.
     let (status, whole) = unsafe {
         let (buffers, rings) = (&mut *lane.buffers.get(), &mut *lane.rings.get());
@@ -181,6 +169,7 @@ pub(crate) unsafe extern "C" fn zazen_stub_call(
     if !whole || status == status::NO_SERVICE {
         drop_lane(lane);
     }
+    left::leave(lane);
     heard::after_call();
     status
 }
@@ -295,7 +284,7 @@ pub(crate) unsafe extern "C" fn zazen_stub_end(call: *mut StubCall, status: i32)
         }
         let lane = &*lane;
         (*lane.buffers.get()).clear();
-        if !GREETING.get().is_some_and(|greeting| std::ptr::eq(greeting, lane)) {
+        if !lane.stays.load(Ordering::Relaxed) {
             release(lane);
         }
     }

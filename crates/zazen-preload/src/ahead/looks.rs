@@ -8,7 +8,7 @@
 
 use super::kept::{Shared, device_of, lock, may_keep};
 use crate::far::{PxOpened, PxStat, far};
-use crate::heard::{Asked, is_any};
+use crate::heard::{Asked, hear, is_alone, is_any, may_come};
 use crate::{fault, transport};
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -177,6 +177,15 @@ pub(super) fn forget_all() {
     (state.ordered.looks, state.is_asking) = (0, false);
 }
 
+/// Whoever asked for a batch is not there any more.
+pub(super) fn left() {
+    if IS_USED.load(Ordering::Relaxed) && is_alone() {
+        let _locked = lock();
+        // SAFETY: this thread has the lock.
+        unsafe { (*STATE.0.get()).is_asking = false };
+    }
+}
+
 /// A description is closed: its number may come to mean another directory.
 pub(super) fn closed(id: u32) {
     if !IS_USED.load(Ordering::Relaxed) {
@@ -199,12 +208,16 @@ pub(super) fn closed(id: u32) {
 
 /// A file was read or written: its times may have moved, and its size. `now`: what they are.
 pub(super) fn touched(ino: u64, device: (u32, u32), now: Option<&PxStat>) {
-    if !is_any() {
+    if !IS_USED.load(Ordering::Relaxed) || !may_come() {
         return;
     }
     let _locked = lock();
     // SAFETY: this thread has the lock.
     let (state, found) = unsafe { (&mut *STATE.0.get(), &mut *FOUND.0.get()) };
+    if state.is_asking {
+        // By a signal's handler: the answers on their way may be from before.
+        hear();
+    }
     for (batch, found) in state.batches.iter_mut().zip(found) {
         for (one, span) in found.iter_mut().zip(&mut batch.spans).take(batch.count) {
             if one.error == 0 && one.stat.ino == ino && device_of(&one.stat) == device {

@@ -128,6 +128,15 @@ pub(super) fn forget_all() {
     IDS.iter().for_each(|id| id.store(0, Ordering::Release));
 }
 
+/// Whoever filled a slot is not there any more.
+pub(super) fn left() {
+    if is_alone() {
+        for id in &IDS {
+            let _ = id.compare_exchange(FILLING, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+}
+
 /// The description is closed.
 pub(super) fn closed(id: u32) {
     if let Some(at) = slot_of(id) {
@@ -222,6 +231,10 @@ pub(crate) fn stat(id: u32, mask: u32) -> Option<PxStat> {
 pub(super) fn touched(ino: u64, device: (u32, u32)) {
     for (at, id) in IDS.iter().enumerate() {
         let id = id.load(Ordering::Acquire);
+        if id == FILLING {
+            // By a signal's handler: the answer on its way may be from before.
+            heard::hear();
+        }
         if id == 0 || id == FILLING {
             continue;
         }

@@ -1,14 +1,14 @@
 //! The lanes of a process: connections to the daemon, each for one call at a time, and the session
 //! that all of them belong to.
-//!
-//! Invariant: only the thread that made a lane `BUSY` uses what is in it.
 
+use super::lane::{BUSY, FREE, Lane, drop_lane};
+use super::left;
+use super::manner::over;
 use crate::far;
-use crate::real::{errno, system_call};
-use crate::rings::Rings;
-use crate::wire::{self, Buffers, status};
+use crate::real::system_call;
+use crate::signals::Lock;
+use crate::wire::{self, status};
 use crate::{lineage, state, table};
-use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use zazen_forward_api::paths::Text;
@@ -17,60 +17,6 @@ use zazen_forward_api::paths::Text;
 const LANES: usize = 128;
 /// A program has 1,024 threads in calls at most.
 const BLOCKS_MAX: usize = 7;
-
-pub(super) const FREE: u32 = 0;
-pub(super) const BUSY: u32 = 1;
-
-pub(super) struct Lane {
-    pub(super) state: AtomicU32,
-    /// -1 where not connected.
-    pub(super) fd: AtomicI32,
-    /// Calls that it carried over the socket.
-    pub(super) calls: AtomicU32,
-    /// Whether it takes calls beyond the one that is waited for, as a connection to the far side
-    /// itself does.
-    pub(super) queues: AtomicBool,
-    /// Answers that nobody waited for, and that are still to be received.
-    pub(super) owed: AtomicU32,
-    /// The second in which its other end was last looked for.
-    pub(super) asked: AtomicU32,
-    /// The identity with which it connected: [`EPOCH`] at that time.
-    pub(super) epoch: AtomicU32,
-    /// Where its pool begins and ends, once the program has memory of it.
-    pub(super) pool: [AtomicUsize; 2],
-    /// What the call in progress uses.
-    pub(super) buffers: UnsafeCell<Buffers>,
-    pub(super) rings: UnsafeCell<Rings>,
-}
-
-// SAFETY: the cells are touched only by the thread that made the lane BUSY.
-unsafe impl Sync for Lane {}
-
-impl Lane {
-    const fn new() -> Lane {
-        Lane {
-            state: AtomicU32::new(FREE),
-            fd: AtomicI32::new(-1),
-            calls: AtomicU32::new(0),
-            queues: AtomicBool::new(false),
-            owed: AtomicU32::new(0),
-            asked: AtomicU32::new(0),
-            epoch: AtomicU32::new(0),
-            pool: [const { AtomicUsize::new(0) }; 2],
-            buffers: UnsafeCell::new(Buffers::new()),
-            rings: UnsafeCell::new(Rings::new()),
-        }
-    }
-}
-
-impl Lane {
-    /// It has no connection any more.
-    pub(super) fn forget_calls(&self) {
-        self.calls.store(0, Ordering::Relaxed);
-        self.queues.store(false, Ordering::Relaxed);
-        self.owed.store(0, Ordering::Relaxed);
-    }
-}
 
 type Block = [Lane; LANES];
 
@@ -191,14 +137,11 @@ fn above_the_limit(body: impl FnOnce(usize) -> Result<c_int, c_int>) -> Result<c
         system_call(libc::SYS_prlimit64, [0, asked, new as usize, old as usize, 0, 0])
     };
     // One thread at a time: another one would take the higher limit for the program's.
-    while RAISING.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        let _ = system_call(libc::SYS_sched_yield, [0; 6]);
-    }
+    let _locked = RAISING.lock();
     // SAFETY: all zeros is a valid limit.
     let mut limit: libc::rlimit64 = unsafe { std::mem::zeroed() };
     let known = swap_limit(std::ptr::null(), &raw mut limit);
     if known.is_err() || limit.rlim_cur >= limit.rlim_max || limit.rlim_cur > HIGHEST_LIMIT {
-        RAISING.store(false, Ordering::Release);
         return Err(libc::EMFILE);
     }
     let above = limit.rlim_cur.saturating_add(ABOVE).min(limit.rlim_max);
@@ -208,12 +151,11 @@ fn above_the_limit(body: impl FnOnce(usize) -> Result<c_int, c_int>) -> Result<c
     let done = raised.and_then(|_| body(limit.rlim_cur as usize));
     let _ = swap_limit(&raw const limit, std::ptr::null_mut());
     LIMIT.store(0, Ordering::Release);
-    RAISING.store(false, Ordering::Release);
     done
 }
 
 /// Whether a thread is in [`above_the_limit`].
-static RAISING: AtomicBool = AtomicBool::new(false);
+static RAISING: Lock = Lock::new();
 /// The program's limit meanwhile; else 0.
 static LIMIT: AtomicU64 = AtomicU64::new(0);
 
@@ -229,7 +171,7 @@ pub(super) fn lower_the_limit() {
             let _ = system_call(libc::SYS_prlimit64, [0, asked, (&raw const now) as usize, 0, 0, 0]);
         }
     }
-    RAISING.store(false, Ordering::Release);
+    RAISING.after_fork();
 }
 
 /// Moves a descriptor above those that programs use: above their limit, where that can be.
@@ -403,14 +345,16 @@ fn lives(lane: &Lane) -> bool {
 /// A lane for one call, connected and known to the far side. What the process carries from an
 /// earlier identity is not entered yet.
 pub(super) fn acquire_fresh() -> Result<&'static Lane, i32> {
-    for lane in lanes() {
-        if lane.fd.load(Ordering::Relaxed) >= 0
+    let is_free = |lane: &&Lane| {
+        lane.fd.load(Ordering::Relaxed) >= 0
             && lane.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok()
-        {
-            return make_ready(lane);
-        }
-    }
-    make_ready(take_unconnected().ok_or(status::NO_MEMORY)?)
+    };
+    let lane = lanes().find(is_free).or_else(take_unconnected).ok_or(status::NO_MEMORY)?;
+    let mark = 0;
+    left::enter(lane, &mark, None);
+    let ready = make_ready(lane);
+    left::leave(lane);
+    ready
 }
 
 /// Connects a lane of this thread's, unless it is connected, and makes it known to the far side.
@@ -431,11 +375,6 @@ fn make_ready(lane: &'static Lane) -> Result<&'static Lane, i32> {
         return Err(status::NO_SERVICE);
     }
     Ok(lane)
-}
-
-thread_local! {
-    /// The lane that a hello is to go over: this thread's, while it greets.
-    pub(super) static GREETING: Cell<Option<&'static Lane>> = const { Cell::new(None) };
 }
 
 /// Whether this process has numbers of a session that it has no part in.
@@ -460,45 +399,41 @@ fn greet(lane: &'static Lane) -> bool {
     if anew {
         hello.token = table::beyond_all();
     }
-    GREETING.set(Some(lane));
-    let mut done = far::hello(&hello, &[]).is_ok();
-    if done && anew {
-        far::begin_again();
+    // Over this lane, and no handler's call meanwhile: it has none of its own yet.
+    let say = |hello: &far::Hello| over(lane, || far::hello(hello, &[]));
+    let begin_again = || far::begin_again(|open| over(lane, open));
+    let mut said = say(&hello);
+    if said.is_ok() && anew {
+        begin_again();
     }
-    if !done && kind == far::HELLO_NEW && errno() == libc::EEXIST {
-        // Another thread was first.
-        let hello = far::new_hello(far::HELLO_JOIN, key());
-        done = far::hello(&hello, &[]).is_ok();
+    if said == Err(libc::EEXIST) && kind == far::HELLO_NEW {
+        // Another thread was first, or a signal's handler.
+        said = say(&far::new_hello(far::HELLO_JOIN, key()));
     }
-    if !done && kind == far::HELLO_JOIN && errno() == libc::ESTALE {
+    if said == Err(libc::ESTALE) && kind == far::HELLO_JOIN {
         // A daemon that has forgotten us, or another one. Another thread may be first here, too.
         let _ = KEY.compare_exchange(used, 0, Ordering::AcqRel, Ordering::Acquire);
         used = key();
         let mut hello = far::new_hello(far::HELLO_NEW, used);
         hello.token = table::beyond_all();
-        done = far::hello(&hello, &[]).is_ok();
-        if done {
-            far::begin_again();
-        } else if errno() == libc::EEXIST {
-            done = far::hello(&far::new_hello(far::HELLO_JOIN, used), &[]).is_ok();
+        said = say(&hello);
+        if said.is_ok() {
+            begin_again();
+        } else if said == Err(libc::EEXIST) {
+            said = say(&far::new_hello(far::HELLO_JOIN, used));
         }
     }
-    GREETING.set(None);
-    if done {
+    if said.is_ok() {
         KNOWN.store(1, Ordering::Release);
     }
-    done
+    said.is_ok()
 }
 
 /// Connects with this hello: for a process that takes something over.
 pub(crate) fn begin_with(hello: far::Hello, keep: &[u32]) -> Result<(), c_int> {
     let lane = take_unconnected().ok_or(libc::EMFILE)?;
-    let outcome = connect(lane).map_err(|_| libc::EIO).and_then(|()| {
-        GREETING.set(Some(lane));
-        let outcome = far::hello(&hello, keep);
-        GREETING.set(None);
-        outcome
-    });
+    let said = || over(lane, || far::hello(&hello, keep));
+    let outcome = connect(lane).map_err(|_| libc::EIO).and_then(|()| said());
     match outcome {
         Ok(()) => KNOWN.store(1, Ordering::Release),
         Err(_) => drop_lane(lane),
@@ -517,22 +452,6 @@ pub(super) fn release(lane: &Lane) {
         drop_lane(lane);
     }
     lane.state.store(FREE, Ordering::Release);
-}
-
-pub(super) fn drop_lane(lane: &Lane) {
-    // SAFETY: whoever drops a lane has made it BUSY.
-    let rings = unsafe { &mut *lane.rings.get() };
-    // Memory that the program has stays where it is, though nobody else looks at it any more.
-    if lane.pool[1].swap(0, Ordering::Relaxed) == 0 {
-        rings.unmap()
-    } else {
-        rings.forget()
-    }
-    lane.forget_calls();
-    let fd = lane.fd.swap(-1, Ordering::AcqRel);
-    if fd >= 0 {
-        table::close_kernel(fd);
-    }
 }
 
 /// Before a fork: the far side has done what nobody waited for, so a child gets no part in it.

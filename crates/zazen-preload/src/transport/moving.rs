@@ -8,40 +8,27 @@
 //! connection of the old identity's but those of calls in progress; who arrives first enters all of
 //! them before anybody else makes a call.
 
-use super::lanes::{
-    BUSY, EPOCH, FREE, GREETING, KEY, KNOWN, LOWEST, Lane, acquire_fresh, begin_anew, drop_lane, lanes,
-    raised, release,
-};
+use super::lane::{BUSY, FREE, Lane, drop_lane};
+use super::lanes::{EPOCH, KEY, KNOWN, LOWEST, acquire_fresh, begin_anew, lanes, raised, release};
+use super::manner::over;
 use crate::far::{self, far};
 use crate::real::system_call;
+use crate::signals::Lock;
 use crate::{cwd, state, table};
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 /// Descriptors that a process can take along; further ones are lost (EIO).
 const CARRIED_MAX: usize = 4096;
 
-static LOCK: AtomicBool = AtomicBool::new(false);
+/// A handler's call would wait for it for ever, so signals wait as long as it takes to take along
+/// and to enter.
+static LOCK: Lock = Lock::new();
 /// How many are carried; 0: nothing is to be entered.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 static IDS: [AtomicU32; CARRIED_MAX] = [const { AtomicU32::new(0) }; CARRIED_MAX];
 /// The kernel's numbers; -1 once entered.
 static FDS: [AtomicI32; CARRIED_MAX] = [const { AtomicI32::new(-1) }; CARRIED_MAX];
-
-struct Locked;
-
-fn lock() -> Locked {
-    while LOCK.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        let _ = system_call(libc::SYS_sched_yield, [0; 6]);
-    }
-    Locked
-}
-
-impl Drop for Locked {
-    fn drop(&mut self) {
-        LOCK.store(false, Ordering::Release);
-    }
-}
 
 /// Whether that descriptor is carried, so that programs must not touch it.
 pub(super) fn carries(fd: c_int) -> bool {
@@ -52,7 +39,7 @@ pub(super) fn carries(fd: c_int) -> bool {
 /// After fork: a child has what its parent's session hands it.
 pub(super) fn forget() {
     drop_carried();
-    LOCK.store(false, Ordering::Release);
+    LOCK.after_fork();
 }
 
 fn drop_carried() {
@@ -91,19 +78,17 @@ fn free_lane() -> Option<&'static Lane> {
 
 /// The process is another user now: takes what it has open, and ends its connections.
 pub(crate) fn leave() {
-    let _locked = lock();
+    let _locked = LOCK.lock();
     if let Some(lane) = free_lane() {
-        GREETING.set(Some(lane));
         let held = cwd::far().map(table::FarFile::id).into_iter().chain(far::bases());
         let mut all = true;
         for id in table::each().map(|(_, entry)| entry.id()).chain(held) {
-            all &= take_along(id);
+            all &= take_along(lane, id);
         }
         if !all {
             // Another node's can't come along. No old number may ever mean a new file.
             begin_anew();
         }
-        GREETING.set(None);
         EPOCH.fetch_add(1, Ordering::AcqRel);
         release(lane);
     } else {
@@ -120,14 +105,14 @@ pub(crate) fn leave() {
 }
 
 /// Whether the new identity will have that description.
-fn take_along(id: u32) -> bool {
+fn take_along(lane: &'static Lane, id: u32) -> bool {
     let count = COUNT.load(Ordering::Acquire) as usize;
     if IDS[..count].iter().any(|known| known.load(Ordering::Relaxed) == id) {
         return true;
     }
     let mut fd = -1;
     let to_be_had = count < CARRIED_MAX && state::daemon_is_here();
-    if !to_be_had || far!(px_give(id, &raw mut fd)).is_err() || fd < 0 {
+    if !to_be_had || over(lane, || far!(px_give(id, &raw mut fd))).is_err() || fd < 0 {
         return false;
     }
     let fd = raised(fd);
@@ -143,18 +128,16 @@ pub(super) fn arrive() -> Result<(), i32> {
     if COUNT.load(Ordering::Acquire) == 0 {
         return Ok(());
     }
-    let _locked = lock();
+    let _locked = LOCK.lock();
     let count = COUNT.load(Ordering::Acquire) as usize;
     if count == 0 {
         return Ok(());
     }
     let lane = acquire_fresh().inspect_err(|_| drop_carried())?;
-    GREETING.set(Some(lane));
     for (id, fd) in IDS[..count].iter().zip(&FDS[..count]) {
         let fd = fd.load(Ordering::Relaxed);
-        let _ = far!(px_take(id.load(Ordering::Relaxed), fd));
+        let _ = over(lane, || far!(px_take(id.load(Ordering::Relaxed), fd)));
     }
-    GREETING.set(None);
     drop_carried();
     release(lane);
     Ok(())
