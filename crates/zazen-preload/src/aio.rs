@@ -4,11 +4,12 @@
 //! Invariant: a request holds its result, where libc's `aio_error`, `aio_return` and `aio_suspend`
 //! look for it, before anybody is notified.
 
-use crate::far::{OFFSET, far};
+use crate::far::{BYTES_MAX, OFFSET, far};
 use crate::real::{aliases, give, hooks, system_call};
 use crate::table::{self, FarFile};
-use crate::{data, state};
+use crate::{data, fault, state, transport, wal};
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
 
 /// `struct aiocb` as glibc has it.
 #[repr(C)]
@@ -38,6 +39,15 @@ pub(crate) struct Event {
     function: Option<extern "C" fn(*mut c_void)>,
     attributes: *const libc::pthread_attr_t,
     rest: [u64; 4],
+}
+
+impl Request {
+    fn store(&mut self, outcome: Result<isize, c_int>) {
+        (self.error, self.value) = match outcome {
+            Ok(value) => (0, value),
+            Err(error) => (error, -1),
+        };
+    }
 }
 
 const _: () = assert!(size_of::<Request>() == size_of::<libc::aiocb>());
@@ -95,14 +105,78 @@ fn notify(event: &Event) {
 fn perform(request: &mut Request, entry: FarFile) {
     let offset = if entry.is_prompt() { request.offset } else { OFFSET };
     let outcome = match request.operation {
+        libc::LIO_NOP => Ok(0),
+        // Not at the description's own place, which this number means elsewhere.
+        _ if entry.is_prompt() && offset < 0 => Err(libc::EINVAL),
         libc::LIO_READ => data::read_far(entry, request.data, request.bytes, offset, 0),
         libc::LIO_WRITE => data::write_far(entry, request.data, request.bytes, offset, 0),
-        _ => Ok(0),
+        _ => Err(libc::EINVAL),
     };
-    (request.error, request.value) = match outcome {
-        Ok(value) => (0, value),
-        Err(error) => (error, -1),
+    request.store(outcome);
+}
+
+/// A read or a write at a place in a file: one of several.
+struct Part {
+    entry: FarFile,
+    data: *mut c_void,
+    bytes: usize,
+    offset: i64,
+}
+
+/// Reads or writes several parts, where all of them together can take the time of one call to the
+/// far side. `done` gets the outcome of each, which is that of [`data::read_far`] or
+/// [`data::write_far`]. Whether that was possible; else nothing has happened.
+fn at_once(parts: &[Part], writes: bool, mut done: impl FnMut(usize, Result<isize, c_int>)) -> bool {
+    let is_fit = |part: &Part| {
+        part.entry.is_prompt()
+            && part.offset >= 0
+            && part.bytes <= BYTES_MAX
+            && fault::backed(part.data, part.bytes, !writes) == Ok(part.bytes)
+            && (!writes || data::FILE_BYTES_MAX.load(Ordering::Relaxed) == u64::MAX)
+            && (!writes || wal::look(part.entry, part.data.cast(), part.bytes, part.offset).is_ok())
     };
+    if !parts.iter().all(is_fit) {
+        return false;
+    }
+    let call = |at: usize| {
+        let Part { entry, data, bytes, offset } = parts[at];
+        let mut count = bytes as u64;
+        if writes {
+            far!(px_write(entry.id(), offset, 0, data.cast_const(), count))
+        } else {
+            far!(px_read(entry.id(), offset, 0, data, &raw mut count))
+        }
+    };
+    transport::at_once(parts.len(), call, |at, moved| done(at, moved.map(|moved| moved as isize)))
+}
+
+/// Performs requests in their order. Those that follow each other and all read, or all write, are
+/// on their way at once, if the far side is another machine.
+unsafe fn perform_all(requests: &[(*mut Request, FarFile)]) {
+    // SAFETY: the program's requests.
+    unsafe {
+        for run in requests.chunk_by(|(first, _), (next, _)| (**first).operation == (**next).operation) {
+            let part = |&(request, entry): &(*mut Request, FarFile)| {
+                let Request { data, bytes, offset, .. } = *request;
+                Part { entry, data, bytes, offset }
+            };
+            let parts = run.iter().map(part).collect::<Vec<_>>();
+            let done = |at: usize, outcome| {
+                let (request, _) = run[at];
+                (*request).store(outcome);
+            };
+            let all = match (*run[0].0).operation {
+                libc::LIO_READ => at_once(&parts, false, done),
+                libc::LIO_WRITE => at_once(&parts, true, done),
+                _ => false,
+            };
+            if !all {
+                for &(request, entry) in run {
+                    perform(&mut *request, entry);
+                }
+            }
+        }
+    }
 }
 
 fn begin(request: &mut Request, entry: FarFile, operation: c_int) -> c_int {
@@ -146,22 +220,21 @@ hooks! {
     }
 
     fn lio_listio(mode: c_int, list: *const *mut Request, count: c_int, event: *mut Event) -> c_int {
-        if !state::is_active() || !table::any() || count < 0 {
+        let is_known = matches!(mode, libc::LIO_WAIT | libc::LIO_NOWAIT);
+        if !state::is_active() || !table::any() || count < 0 || !is_known {
             return next(mode, list, count, event);
         }
-        let mut local = Vec::new();
-        let mut failed = false;
+        let (mut local, mut far) = (Vec::new(), Vec::new());
         for at in 0..count as usize {
             let request = *list.add(at);
             match (!request.is_null()).then(|| table::entry((*request).fd)).flatten() {
                 None => local.push(request),
-                Some(entry) => {
-                    perform(&mut *request, entry);
-                    failed |= (*request).error != 0;
-                    notify(&(*request).event);
-                }
+                Some(entry) => far.push((request, entry)),
             }
         }
+        perform_all(&far);
+        far.iter().for_each(|(request, _)| notify(&(**request).event));
+        let failed = far.iter().any(|(request, _)| (**request).error != 0);
         if !local.is_empty() {
             let outcome = next(mode, local.as_ptr(), local.len() as c_int, event);
             if outcome < 0 {

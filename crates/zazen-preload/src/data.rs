@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use zazen_forward_api::paths::Text;
 
 /// RLIMIT_FSIZE of this process.
-static FILE_BYTES_MAX: AtomicU64 = AtomicU64::new(u64::MAX);
+pub(crate) static FILE_BYTES_MAX: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// Reads the limit anew.
 pub(crate) fn refresh_limit() {

@@ -233,3 +233,9 @@ pub(crate) fn after_call() {
         WAITS.store(waits(), Ordering::Relaxed);
     }
 }
+
+/// Before several calls that read or write.
+pub(crate) fn before_calls() {
+    hear();
+    tell(Told::Settle);
+}

@@ -25,7 +25,7 @@ use crate::wire::{self, Buffers, Waits, status};
 use crate::{call_ids, cwd, far, heard, lineage, near, state, table};
 use lane::{BUSY, FREE, Lane, drop_lane};
 use lanes::{KEY, KNOWN, LOWEST, acquire_fresh, lanes, release};
-use manner::Manner;
+use manner::{Manner, in_manner};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -37,8 +37,51 @@ const CALLS_BEFORE_MEMORY: u32 = 16;
 /// Answers that nobody waits for, on one lane at a time.
 const OWED_MAX: u32 = 16;
 
+/// Calls that are on their way at once over one connection, at most: so few that neither they nor
+/// the answers to writing fill what the kernels keep of a connection, whose ends would wait for
+/// each other.
+const AT_ONCE_MAX: usize = 32;
+
 thread_local! {
     static STATUS: Cell<i32> = const { Cell::new(0) };
+}
+
+/// Makes several calls in their order, without waiting for one's answer before the next is sent:
+/// where the far side is another machine, all of them take the time of one. `call` makes the call
+/// of that number, twice: its outcome counts the second time, when `done` gets it. All of them
+/// read, or all of them write. Whether the connection allows that; else nothing has happened.
+pub(crate) fn at_once<T>(
+    count: usize,
+    mut call: impl FnMut(usize) -> T,
+    mut done: impl FnMut(usize, T),
+) -> bool {
+    if count < 2 || !reaches_the_plug_in() {
+        return false;
+    }
+    heard::before_calls();
+    let Ok(lane) = acquire() else { return false };
+    // SAFETY: the lane is this thread's.
+    if !lane.queues.load(Ordering::Relaxed) || unsafe { (*lane.rings.get()).is_mapped() } {
+        release(lane);
+        return false;
+    }
+    lane.stays.store(true, Ordering::Relaxed);
+    let mut first = 0;
+    while first < count {
+        let end = count.min(first + AT_ONCE_MAX);
+        for at in first..end {
+            let manner = Manner::Send { lane, more: at + 1 < end };
+            in_manner(manner, || call(at));
+        }
+        for at in first..end {
+            let manner = Manner::Receive { lane, is_first: at == first };
+            done(at, in_manner(manner, || call(at)));
+        }
+        first = end;
+    }
+    lane.stays.store(false, Ordering::Relaxed);
+    release(lane);
+    true
 }
 
 /// After fork: a new process, so new lanes and a new session.
@@ -129,7 +172,7 @@ pub(crate) unsafe extern "C" fn zazen_stub_call(
     let manner = manner::take();
     let unawaited = matches!(manner, Manner::Unawaited);
     let lane = match manner {
-        Manner::Over(lane) => lane,
+        Manner::Over(lane) | Manner::Send { lane, .. } | Manner::Receive { lane, .. } => lane,
         Manner::Usual | Manner::Unawaited | Manner::Tagged(_) => {
             heard::before_call(call.function, unawaited);
             match acquire() {
@@ -145,6 +188,12 @@ pub(crate) unsafe extern "C" fn zazen_stub_call(
     // SAFETY: the stub's arrays; the lane is this thread's.
     let (status, whole) = unsafe {
         let (buffers, rings) = (&mut *lane.buffers.get(), &mut *lane.rings.get());
+        if let Manner::Send { more, .. } = manner {
+            wire::send_first(lane.fd.load(Ordering::Relaxed), buffers, service, call, more)
+        } else if let Manner::Receive { is_first, .. } = manner {
+            let owed = if is_first { lane.owed.swap(0, Ordering::Relaxed) } else { 0 };
+            wire::receive_later(lane.fd.load(Ordering::Relaxed), buffers, call, owed)
+        } else
         // A descriptor goes over the socket.
         if call.fd_count == 0
             && may_move(lane, buffers)

@@ -435,7 +435,7 @@ pub(crate) unsafe fn exchange(
             return (status, false);
         }
         let sleeps = owed.is_some() && !buffers.awake.wait(&Kernel, cpu_of_peer(fd), || has_come(fd));
-        let answer = answer(fd, buffers, call, waits);
+        let answer = answer(fd, buffers, call, waits, SMALL_BYTES);
         if sleeps {
             buffers.awake.slept(&Kernel);
         }
@@ -464,6 +464,69 @@ fn cpu_of_peer(fd: c_int) -> u32 {
     cpu
 }
 
+/// Sends a call whose answer is received later, by [`receive_later`], and pretends that it was all
+/// zeros. `more` calls follow at once.
+///
+/// # Safety
+///
+/// `call` is a stub's.
+pub(crate) unsafe fn send_first(
+    fd: c_int,
+    buffers: &mut Buffers,
+    service: &StubService,
+    call: &mut StubCall,
+    more: bool,
+) -> (i32, bool) {
+    if fd < 0 {
+        return (status::DISCONNECTED, false);
+    }
+    let flags = if more { libc::MSG_MORE } else { 0 };
+    // SAFETY: the caller's promise.
+    unsafe {
+        if let Err(failure) = send_call(fd, buffers, service, call, WAITED_FOR, flags) {
+            return failure;
+        }
+        for at in 0..call.out_count as usize {
+            (*call.outputs.add(at)).bytes = 0;
+        }
+    }
+    pretend(buffers, call);
+    (status::OK, true)
+}
+
+/// Receives the answer of the oldest call that was sent by [`send_first`]; `owed`: behind so many
+/// answers that nobody waits for.
+///
+/// # Safety
+///
+/// `call` is a stub's, made as when it was sent.
+pub(crate) unsafe fn receive_later(
+    fd: c_int,
+    buffers: &mut Buffers,
+    call: &mut StubCall,
+    owed: u32,
+) -> (i32, bool) {
+    if fd < 0 {
+        return (status::DISCONNECTED, false);
+    }
+    if let Err(status) = drop_answers(fd, buffers, owed) {
+        return (status, false);
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { answer(fd, buffers, call, &Waits { tag: None }, 0) } {
+        Ok(status) => (status, true),
+        Err(status) => (status, false),
+    }
+}
+
+/// An answer of zeros.
+fn pretend(buffers: &mut Buffers, call: &mut StubCall) {
+    let bytes = (call.reply_bytes_max as usize).min(SMALL_BYTES);
+    buffers.answer[..bytes.div_ceil(8)].fill(0);
+    call.reply = buffers.answer.as_mut_ptr().cast();
+    call.reply_bytes = bytes as u64;
+}
+
 /// Sends a call whose answer nobody waits for, and pretends that it was all zeros. `may_rest`: it
 /// goes with the next call, if one comes soon; the kernel sends it within a fifth of a second.
 ///
@@ -482,10 +545,7 @@ pub(crate) unsafe fn send_only(
     if let Err(failure) = unsafe { send_call(fd, buffers, service, call, NOT_WAITED_FOR, flags) } {
         return failure;
     }
-    let bytes = (call.reply_bytes_max as usize).min(SMALL_BYTES);
-    buffers.answer[..bytes.div_ceil(8)].fill(0);
-    call.reply = buffers.answer.as_mut_ptr().cast();
-    call.reply_bytes = bytes as u64;
+    pretend(buffers, call);
     (status::OK, true)
 }
 
@@ -602,11 +662,18 @@ pub(crate) unsafe fn request(
     Some((memory, bytes))
 }
 
-/// Takes the answer; `Err` if the connection cannot be used any more.
-unsafe fn answer(fd: c_int, buffers: &mut Buffers, call: &mut StubCall, waits: &Waits) -> Result<i32, i32> {
+/// Takes the answer; `Err` if the connection cannot be used any more. `room`: for what comes with
+/// its header; 0 where another answer may follow it.
+unsafe fn answer(
+    fd: c_int,
+    buffers: &mut Buffers,
+    call: &mut StubCall,
+    waits: &Waits,
+    room: usize,
+) -> Result<i32, i32> {
     let mut head = [0; HEADER_BYTES];
     let small: *mut u8 = buffers.answer.as_mut_ptr().cast();
-    let parts = [(head.as_mut_ptr(), HEADER_BYTES), (small, SMALL_BYTES)];
+    let parts = [(head.as_mut_ptr(), HEADER_BYTES), (small, room)];
     let got = receive(fd, parts, HEADER_BYTES, buffers, waits.tag).ok_or(status::DISCONNECTED)?;
     let header = Header::decode(&head).map_err(|_| status::MALFORMED)?;
     if header.kind != Kind::Reply || header.call != WAITED_FOR {

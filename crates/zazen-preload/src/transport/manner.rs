@@ -17,6 +17,16 @@ pub(super) enum Manner {
     Tagged(u32),
     /// Over a lane that the caller has and keeps.
     Over(&'static Lane),
+    /// The same, only to be sent. `more` follow.
+    Send {
+        lane: &'static Lane,
+        more: bool,
+    },
+    /// The same call was sent; only its answer is to be received.
+    Receive {
+        lane: &'static Lane,
+        is_first: bool,
+    },
 }
 
 thread_local! {
@@ -25,7 +35,7 @@ thread_local! {
     static NEXT: Cell<Option<(Manner, Before)>> = const { Cell::new(None) };
 }
 
-fn in_manner<T>(manner: Manner, call: impl FnOnce() -> T) -> T {
+pub(super) fn in_manner<T>(manner: Manner, call: impl FnOnce() -> T) -> T {
     NEXT.set(Some((manner, signals::block())));
     let outcome = call();
     // A stub refuses some arguments by itself.
