@@ -3,6 +3,8 @@ what they do directly, and a list or a vector takes the messages of one call."""
 
 import os
 import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,38 @@ def test_a_vector_is_one_call(request, program, where):
     assert done.returncode == 0, done.stderr
     after = calls(daemon)
     assert [after[name] - before[name] for name in ("px_read", "px_write")] == [2, 2]
+
+
+STRIDED = """
+    import sys
+    import numpy as np
+    from mpi4py import MPI
+    info = MPI.Info.Create()
+    info.Set("romio_ds_read", sys.argv[2])
+    file = MPI.File.Open(MPI.COMM_SELF, sys.argv[1], MPI.MODE_RDONLY, info)
+    parts = MPI.BYTE.Create_vector(100, 8, 64)
+    parts.Commit()
+    file.Set_view(0, MPI.BYTE, parts)
+    data = np.empty(800, np.uint8)
+    file.Read(data)
+    file.Close()
+    print(data.sum())
+"""
+
+
+@pytest.mark.parametrize(("sieving", "reads"), [("enable", 1), ("disable", 100)])
+def test_romio_joins_the_parts_of_a_strided_read(node, sieving, reads):
+    """As docs/forwarding.md says."""
+    pytest.importorskip("mpi4py")
+    # Not in this process: that would begin MPI.
+    asked = [sys.executable, "-c", "from mpi4py import MPI; print(MPI.Get_library_version())"]
+    if not subprocess.run(asked, capture_output=True, text=True, timeout=60).stdout.startswith("MPICH"):
+        pytest.skip("another MPI may read files by something else than ROMIO")
+    data = bytes(range(256)) * 100
+    node.empty()
+    (node.far / "file").write_bytes(data)
+    before = calls(node)["px_read"]
+    done = node.run(sys.executable, "-c", textwrap.dedent(STRIDED), f"{PREFIX}/file", sieving)
+    expected = sum(sum(data[at : at + 8]) for at in range(0, 6400, 64))
+    assert (done.returncode, done.stdout) == (0, f"{expected}\n"), done.stderr
+    assert calls(node)["px_read"] - before == reads
