@@ -198,6 +198,9 @@ int main(int count, char **words)
         int fifo = open(path, O_RDWR);
         if (fifo < 0)
             return 2;
+        /* So many that the connection has moved to shared memory, if there is any. */
+        for (int turn = 0; turn < 40; turn++)
+            size_of(folder);
         if (sigsetjmp(back, 1) == 0) {
             say("waits\n");
             if (read(fifo, path, 1) >= 0)

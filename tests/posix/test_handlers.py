@@ -37,6 +37,10 @@ def program(tmp_path_factory):
 
 @pytest.fixture
 def folder(node):
+    return make(node)
+
+
+def make(node):
     """Files whose sizes say their names."""
     folder = node.far / "handlers"
     shutil.rmtree(folder, ignore_errors=True)
@@ -57,7 +61,8 @@ class Run:
 
     def __init__(self, node, wire, program, mode) -> None:
         words = node.command()
-        words[words.index("--node") + 1] = wire.address
+        if wire is not None:
+            words[words.index("--node") + 1] = wire.address
         pipes = dict.fromkeys(["stdin", "stdout", "stderr"], subprocess.PIPE)
         words = [*words, program, mode, f"{PREFIX}/handlers"]
         self.run = subprocess.Popen(words, **pipes)
@@ -150,9 +155,12 @@ def test_jumps_out_of_calls_keep_no_connections(node, wire, program, folder):
         assert run.run.wait(60) == 0
 
 
-def test_a_jump_out_of_a_call_that_waits(node, wire, program, folder):
+@pytest.mark.parametrize("where", ["daemon", "isolated", "node"])
+def test_a_jump_out_of_a_call_that_waits(request, program, where):
     """What comes later is the next reader's, not the call's that is not there any more."""
-    with Run(node, wire, program, "jump") as run:
+    daemon = request.getfixturevalue(where)
+    folder = make(daemon)
+    with Run(daemon, None, program, "jump") as run:
         run.go_on()
         assert run.line() == "waits"
         # Long enough for the call to get there.
