@@ -4,6 +4,9 @@ use object_store::client::{HttpError, HttpErrorKind};
 use std::error::Error as _;
 use zazen_core::{Error, ErrorKind};
 
+/// Where a machine or a container of a cloud is asked for its credentials.
+const METADATA_SERVERS: [&str; 2] = ["http://169.254.169.254", "http://169.254.170.2"];
+
 /// The longest text of a server that is passed on.
 const TEXT_CHARS_MAX: usize = 300;
 
@@ -22,6 +25,12 @@ pub(crate) fn translate(what: &str, error: object_store::Error) -> Error {
             ErrorKind::Unsupported,
             "a key there has an empty part, `.`, `..` or a control character, which no path can name; rename \
              that object",
+        ),
+        _ if METADATA_SERVERS.iter().any(|server| error.to_string().contains(server)) => (
+            ErrorKind::Unavailable,
+            "no credentials are set, and this machine has none of its own; set AWS_ACCESS_KEY_ID and \
+             AWS_SECRET_ACCESS_KEY in the environment of zazend, or of the `zazen` that writes, or \
+             anonymous=yes for a public bucket",
         ),
         _ => kind_of(&error),
     };
@@ -59,4 +68,20 @@ fn kind_of(error: &object_store::Error) -> (ErrorKind, &'static str) {
 fn shown(text: &str) -> String {
     let plain = text.chars().map(|char| if char.is_control() { ' ' } else { char });
     plain.take(TEXT_CHARS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_credentials_are_named() {
+        let check = |said: &str, words: &str| {
+            let error = object_store::Error::Generic { store: "S3", source: said.into() };
+            let told = translate("s3://b/p", error).to_string();
+            assert!(told.contains(words), "{told}");
+        };
+        check("Error performing PUT http://169.254.169.254/latest/api/token", "no credentials are set");
+        check("Error performing GET http://10.0.0.1/b in 3ms: Server returned error response", "trouble");
+    }
 }

@@ -196,9 +196,10 @@ fn as_table(answers: &[Answer]) -> Lines {
             ));
         }
         for root in answer.status.iter().flat_map(silent_stores) {
+            let cause = if root.starts_with("s3://") { "server, endpoint and credentials" } else { "mount" };
             text.line(format!(
                 "{}: the backing store {root} does not answer: only cached frames are served; look at its \
-                 mount",
+                 {cause}",
                 name(answer)
             ));
         }

@@ -303,13 +303,13 @@ fn judge_stores(name: &str, facts: &Facts, found: &mut Findings) {
     for backing in &facts.backing {
         if let Some(why) = &backing.error {
             let what = format!("{}: {why}", backing.root);
-            found.add(
-                Level::Problem,
-                name,
-                "backing store",
-                what,
-                "mount it, or repair it; cached frames are served meanwhile",
-            );
+            let remedy = if backing.root.starts_with("s3://") {
+                "look at the store's server, and at zazend's endpoint and credentials; cached frames are \
+                 served meanwhile"
+            } else {
+                "mount it, or repair it; cached frames are served meanwhile"
+            };
+            found.add(Level::Problem, name, "backing store", what, remedy);
         } else if backing.answered_s > BACKING_SLOW_S {
             let what = format!("{} took {:.1} s to answer", backing.root, backing.answered_s);
             found.add(Level::Advice, name, "backing store", what, "look at the store's metadata server");
