@@ -244,7 +244,9 @@ function M.preference(job, path, nodes, partitions)
 		least = math.min(least or count, count)
 	end
 	if least == nil or least == 0 then
-		return nil
+		-- A misspelt path looks like a dataset that nobody has read yet.
+		local where = #partitions > 1 and " in each of its partitions" or ""
+		return nil, string.format("zazen: no node that the job can use holds %s now%s", path, where)
 	end
 	-- What `name` alone says holds for each node of the job, and what `name*count` says for so many.
 	-- Slurm takes no count above the job's nodes or above those that there are.

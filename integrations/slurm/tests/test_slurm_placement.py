@@ -135,7 +135,26 @@ def test_what_a_job_prefers(lua, placement, tmp_path, job, warm, expected):
     nodes = placement.read(table(tmp_path, rows), time.time())
     partitions = lua.table_from(job.get("partition", "p").split(","))
     found = placement.preference(lua.table_from(job), path, nodes, partitions)
+    found = found[0] if isinstance(found, tuple) else found
     assert found == (expected.replace("F", feature) if expected else None)
+
+
+def test_a_dataset_that_no_node_holds_is_said_to_the_user(lua, placement, tmp_path):
+    # Such as /lustre/my for `--comment="zazen:/lustre/my sim"`.
+    rows = [("a", "p", 4, 1000, 0, "", placement.feature("/lustre/my sim")), ("b", "q", 4, 1000, 0, "", "")]
+    nodes = placement.read(table(tmp_path, rows), time.time())
+    said = {}
+    for path, partitions in (("/lustre/my", "p"), ("/lustre/my sim", "p,q"), ("/lustre/my sim", "p")):
+        found = placement.preference(
+            lua.table_from({"min_nodes": 1}), path, nodes, lua.table_from(partitions.split(","))
+        )
+        said[path, partitions] = found[1] if isinstance(found, tuple) else None
+    assert said == {
+        ("/lustre/my", "p"): "zazen: no node that the job can use holds /lustre/my now",
+        ("/lustre/my sim", "p,q"): "zazen: no node that the job can use holds /lustre/my sim now in each of "
+        "its partitions",
+        ("/lustre/my sim", "p"): None,
+    }
 
 
 def test_a_constraint_that_is_more_than_names_is_said_to_the_user(lua, placement):
