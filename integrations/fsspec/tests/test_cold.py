@@ -36,6 +36,12 @@ class Testbed:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def explain(self, path):
+        command = [zazen.testing.program("zazen"), "explain", "--json", path]
+        environment = self.environment | {"ZAZEN_TESTBED": str(self.folder)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        return json.loads(done.stdout) if done.returncode == 0 else done.stderr
+
     def status(self):
         return json.loads(self.zazen("status", "--json", "--dir", self.folder))
 
@@ -51,7 +57,8 @@ class Testbed:
 
 @pytest.fixture
 def testbed(folder, request):
-    made = Testbed(folder / "t", getattr(request, "param", 4))
+    nodes, *options = getattr(request, "param", (4,))
+    made = Testbed(folder / "t", nodes, *options)
     yield made
     made.close()
 
@@ -99,7 +106,7 @@ def read_at_once(readers):
         return all(pool.map(_worker, readers, chunksize=1))
 
 
-@pytest.mark.parametrize("testbed", [1], indirect=True)
+@pytest.mark.parametrize("testbed", [(1,)], indirect=True)
 def test_eight_processes_cost_the_store_the_file_once(testbed, file):
     before = testbed.store_bytes()
     assert read_at_once([(testbed.node(0)["socket"], str(file), seed) for seed in range(8)])
@@ -152,3 +159,18 @@ def swap(path, data):
     beside = path.with_name("beside")
     beside.write_bytes(data)
     beside.rename(path)
+
+
+@pytest.mark.parametrize("testbed", [(1, "--server-rate", "20MB/s")], indirect=True)
+def test_explain_tells_where_the_reading_of_a_file_is_on_record(testbed, file):
+    """Blocks are frames of the file's folder, but a user knows the file."""
+    from zazen.fsspec import ZazenFileSystem
+
+    socket = testbed.node(0)["socket"]
+    fs = ZazenFileSystem(socket=socket, block_bytes=BLOCK_BYTES, skip_instance_cache=True)
+    assert fs.cat_file(str(file)) == file.read_bytes()
+    assert f"`zazen explain {file.parent}`" in testbed.explain(file)
+    explained = testbed.explain(file.parent)
+    assert isinstance(explained, dict), explained
+    (cause,) = explained["causes"]
+    assert (cause["cause"], cause["frames"]) == ("never pushed", FILE_BYTES // BLOCK_BYTES), explained

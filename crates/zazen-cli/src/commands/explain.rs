@@ -15,7 +15,7 @@ use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 use zazen_client::record_folder;
 use zazen_core::{Error, ErrorKind, Result, RunSet};
-use zazen_explain::{Explanation, NodeSeen, explain, jobs};
+use zazen_explain::{Explanation, NodeSeen, explain, jobs, quoted};
 use zazen_frames::scan_record::{KeptRecord, Part, Records, ScanRecord};
 
 /// How long a node may take to say what it knows.
@@ -101,10 +101,15 @@ fn none(dataset: &Path, jobs: usize, missed: Vec<Missed>) -> Error {
         let text = format!("dataset {path}: only {jobs} analyses are on record; give a smaller --back");
         return Error::new(ErrorKind::NotFound, text);
     }
-    let text = format!(
+    let mut text = format!(
         "dataset {path}: no analysis of yours is on record. Read it with zazen.open(…).frames() for 50 ms or \
          longer first; daemons forget records when they stop"
     );
+    // Blocks are frames of the file's folder.
+    if let (true, Some(folder)) = (dataset.is_file(), dataset.parent()) {
+        let folder = quoted(&folder.to_string_lossy());
+        text += &format!(". What was read through fsspec: `zazen explain {folder}`");
+    }
     let none = Error::new(ErrorKind::NotFound, text);
     match missed.into_iter().next() {
         Some(first) => none.within(format!("node {} is {}", first.node, first.state)),
