@@ -93,8 +93,7 @@ pub(crate) fn run(arguments: &Load) -> Result<Done> {
     let missed: Vec<Missed> =
         report.dead.drain(..).map(|(target, error)| missed_of(&nodes, &target, error)).collect();
     arguments.tell(&report, &missed);
-    let done =
-        target::judge(&missed, "the others loaded what they would have; they hold no part of this dataset");
+    let done = target::judge(&missed, "nothing was loaded there; the other nodes loaded that share, too");
     if report.failed == 0 {
         return Ok(done);
     }
