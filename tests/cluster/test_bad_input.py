@@ -1,5 +1,6 @@
 """What is damaged, full, gone or absurd gets a clear error, or costs time: nothing else is lost."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -177,6 +178,14 @@ def test_a_full_disk_skips_copies_and_loses_no_frame(tmp_path_factory, dataset):
             assert read_all(cluster, dataset).frames == FRAMES
             # Room again: the daemon needs no restart.
             assert cluster.pid(0)
+            # Somebody else takes the rest. A daemon that starts then has its frames.
+            with contextlib.suppress(OSError), open(cache / "hog", "wb", buffering=0) as hog:
+                while True:
+                    hog.write(bytes(4096))
+            cluster.kill(0)
+            cluster.start(0)
+            stats = read_all(cluster, dataset)
+            assert stats.native == counters.pushed, stats
     finally:
         subprocess.run(["umount", str(cache)], check=True)
 

@@ -292,8 +292,13 @@ impl Disk for RealDisk {
             }
             Err(errno) => return Err(failed(errno, "lock", self.absolute(&path).display())),
         }
-        file.truncate(0)?;
-        file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0)?;
+        // Only a message names the process, so a full disk is no reason to refuse the cache.
+        let holder = format!("{}\n", std::process::id());
+        match file.write_all_at(holder.as_bytes(), 0) {
+            Ok(()) => file.truncate(holder.len() as u64)?,
+            Err(error) if error.kind() == ErrorKind::NoSpace => {}
+            Err(error) => return Err(error),
+        }
         let mut held = self.lock.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         *held = Some(OwnedFd::from(file.file));
         Ok(())

@@ -114,10 +114,18 @@ impl CacheState {
         Ok(whole)
     }
 
-    /// Writes the state durably, in two copies.
+    /// Writes the state durably, in two copies. A full disk that has this state is no error.
     pub fn write<D: Disk>(&self, disk: &D) -> Result<()> {
         let json = serde_json::to_string_pretty(self).unwrap_or_default();
-        write_root_text(disk, STATE_FILE, &format!("{TITLE}{json}\n"))
+        let text = format!("{TITLE}{json}\n");
+        let is_there = || read_root_text(disk, STATE_FILE).is_ok_and(|kept| kept.as_ref() == Some(&text));
+        match write_root_text(disk, STATE_FILE, &text) {
+            Err(error) if error.kind() == ErrorKind::NoSpace && is_there() => {
+                tracing::warn!("the disk of cache {} is full: {error}", disk.root().display());
+                Ok(())
+            }
+            written => written,
+        }
     }
 
     /// The prefix of `directory`'s datasets, chosen now if it has none yet.
@@ -397,6 +405,19 @@ mod tests {
                 assert_eq!(CacheState::read(&damaged).unwrap(), state, "{copy} cut to {cut}");
             }
         }
+    }
+
+    #[test]
+    fn a_full_disk_keeps_what_a_cache_remembers() {
+        let disk = SimDisk::new(1, 1 << 20);
+        let mut state = CacheState::default();
+        state.prefix("/a");
+        state.write(&disk).unwrap();
+        disk.set_capacity(0);
+        state.write(&disk).unwrap();
+        assert_eq!(CacheState::read(&disk).unwrap(), state);
+        state.prefix("/b");
+        assert_eq!(state.write(&disk).unwrap_err().kind(), ErrorKind::NoSpace);
     }
 
     #[test]

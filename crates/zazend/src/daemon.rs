@@ -367,6 +367,9 @@ fn start_namespace(config: &Config, key: Option<&ClusterKey>) -> Result<Option<A
 
 /// What to do when the cache's disk does not let the daemon start.
 fn without_disk(error: Error) -> Error {
+    if error.kind() == ErrorKind::NoSpace {
+        return error.within("the cache disk is full; make room on it, or give --cache another place");
+    }
     if !is_trouble(&error) {
         return error;
     }
