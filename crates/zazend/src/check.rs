@@ -14,6 +14,7 @@ use crate::service_plugins;
 use crate::viewer::Powers;
 use std::fmt::Write;
 use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use zazen_backing::Backing;
@@ -157,11 +158,22 @@ fn check_cache(config: &Config, spec: &CacheSpec) -> Result<String> {
     let readers = config.readers.unwrap_or(kind.readers());
     let made = if cache.is_dir() { "" } else { " (would be made)" };
     Ok(format!(
-        "{}{made}: budget {}, floor {} of free space, {kind}, {readers} readers",
+        "{}{made}: budget {}, floor {} of free space, {kind}, {readers} readers{}",
         cache.display(),
         show(limits.budget_bytes),
-        show(limits.free_floor_bytes)
+        show(limits.free_floor_bytes),
+        beside(config, spec)
     ))
+}
+
+/// Names an earlier cache on the same disk.
+fn beside(config: &Config, spec: &CacheSpec) -> String {
+    let disk_of = |spec: &CacheSpec| std::fs::metadata(nearest(&spec.root)).ok().map(|meta| meta.dev());
+    let mut earlier = config.caches.iter().take_while(|other| *other != spec);
+    let shared = earlier.find(|other| disk_of(other) == disk_of(spec));
+    shared.map_or_else(String::new, |other| {
+        format!("; shares the disk of {}, give one folder for each disk", other.root.display())
+    })
 }
 
 /// What the cache at `root` remembers, without making the root or closing it to other users.

@@ -318,11 +318,16 @@ fn open_disks(config: &Config) -> Result<(CacheDisks, Vec<(PathBuf, CacheState)>
 }
 
 fn open_disk(config: &Config, spec: &CacheSpec) -> Result<(CacheDisk, CacheState)> {
+    let is_new = !spec.root.exists();
     let disk = WatchedDisk::new(RealDisk::new(&spec.root)?);
     let (health, root) = (disk.health(), disk.root().to_path_buf());
     let mut state = CacheState::read(&disk)?;
     let limits = space_limits(config, spec, disk_space(&root)?, &mut state);
     let (store, recovered) = Store::open(disk, limits)?;
+    if is_new {
+        // It lies on the wrong disk if its own one is not mounted.
+        tracing::info!("cache {} is new: there was no such folder", root.display());
+    }
     if recovered.log_bytes_cut + recovered.frames_dropped + recovered.temporaries_removed > 0 {
         tracing::info!(
             "recovered {}: {} frames of {} datasets kept, {} frames dropped, {} log bytes cut, {} unfinished \

@@ -406,6 +406,8 @@ fn check_tells_what_a_start_would_do() {
     );
     assert_eq!(said, expected);
     assert!(!site.cache.exists(), "a check changes nothing");
+    let (good, said) = with(&["--cache", &format!("{cache}2")]);
+    assert!(good && said.contains("shares the disk of DIR/cache, give one folder for each disk"), "{said}");
     // A start would close an empty folder to other users.
     std::fs::create_dir(&site.cache).unwrap();
     std::fs::set_permissions(&site.cache, PermissionsExt::from_mode(0o755)).unwrap();
