@@ -21,7 +21,7 @@ pub fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
     bytes.push(value as u8);
 }
 
-/// Writes a number at `at`, which then is its end. Panics if there is no room; ten bytes are enough.
+/// Writes a number at `at`, which then is its end. Ten bytes are room enough; it panics without.
 #[inline]
 pub fn write_varint(bytes: &mut [u8], at: &mut usize, mut value: u64) {
     while value >= 0x80 {

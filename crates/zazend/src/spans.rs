@@ -344,7 +344,7 @@ mod tests {
         }
     }
 
-    /// Bytes of a row of [`done`], about: which words differ, four of ten bytes, and two shorter ones.
+    /// Bytes of a row of [`done`], about: which words differ, four of ten bytes, two of one.
     const ROW_BYTES: usize = 1 + 4 * 10 + 2;
     /// Rows of a chunk, at most.
     const ROWS: usize = BYTES / ROW_BYTES;
