@@ -4,6 +4,7 @@ mod archive;
 mod balance;
 mod leave;
 mod names;
+mod patterns;
 mod quota;
 mod scrub;
 
@@ -101,12 +102,13 @@ enum Whether {
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
   zazen locate /run1/step-17.vtu /run1/step-18.vtu
-  zazen locate --hosts /run1/*.vtu        # a hosts list for a scheduler
+  zazen locate --hosts '/run1/*.vtu'      # a hosts list for a scheduler
   zazen locate --json /run1/step-17.vtu
 
-Paths are those of the namespace: its root is /.")]
+Paths are those of the namespace: its root is /. Patterns are as in a shell, which cannot expand them
+itself: quote them.")]
 pub(crate) struct Locate {
-    /// Files of the namespace
+    /// Files of the namespace, or patterns of them (*, ?, [...])
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
     #[command(flatten)]
@@ -248,7 +250,8 @@ fn tell_hosts(map: &MapView, nodes: &BTreeSet<NodeNo>) {
 pub(crate) fn locate(arguments: &Locate) -> Result<()> {
     let namespace = arguments.targets.namespace()?;
     let mut files = Vec::new();
-    for path in &arguments.paths {
+    let paths = arguments.paths.iter().map(|given| patterns::files(&namespace, given));
+    for path in paths.collect::<Result<Vec<_>>>()?.concat() {
         let found = namespace.stat(None, path.as_os_str().as_bytes(), true);
         let found =
             found.map_err(|errno| zazen_namespace_client::error(format!("{}", path.display()), errno))?;
