@@ -248,7 +248,7 @@ class Cluster:
             self.nodes.append(daemon)
         sockets = [daemon.socket for daemon in self.nodes]
         self.workers: list[Worker] = []
-        for number, own in enumerate(sockets):
+        for number, own in enumerate(self.nodes):
             self.workers.append(Forwarded(number, seed + number, own, folder / "far"))
             self.workers.append(Named(number, seed + number, sockets))
         self.simulation = Simulation(self.sources, self.truth, seed)

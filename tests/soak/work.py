@@ -54,11 +54,17 @@ class Worker(threading.Thread):
 
 
 class Forwarded(Worker):
-    """Programs whose files are a daemon's: each writes, renames and reads."""
+    """Programs whose files are a daemon's: each writes, renames and reads. They are started by the
+    build that the daemon is of, as the packages of a node are: another may know other calls, and
+    refuses them."""
 
-    def __init__(self, node: int, seed: int, socket: Path, far: Path) -> None:
+    def __init__(self, node: int, seed: int, daemon: zazen.testing.Daemon, far: Path) -> None:
         super().__init__(node, seed)
-        self.socket, self.far, self.version = socket, far, 0
+        self.daemon, self.far, self.version = daemon, far, 0
+
+    def program(self) -> Path:
+        build = self.daemon.zazend
+        return Path(zazen.testing.program("zazen") if build is None else Path(build).with_name("zazen"))
 
     def once(self) -> None:
         self.version += 1
@@ -66,7 +72,7 @@ class Forwarded(Worker):
         data = payload(f"far{self.node}", number, self.version, self.chance.choice([100, 200_000]))
         name = f"f{self.node}-{number}"
         script = f"cat > /far/{name}.part && mv /far/{name}.part /far/{name} && cat /far/{name}"
-        words = [zazen.testing.program("zazen"), "run", "--socket", self.socket]
+        words = [self.program(), "run", "--socket", self.daemon.socket]
         words += ["--forward", f"/far={self.far}", *self.chance.choice([[], ["--relay"]])]
         begin = time.monotonic()
         try:
