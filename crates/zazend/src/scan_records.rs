@@ -1,4 +1,5 @@
-//! The records of the last scans, for `zazen explain`.
+//! The records of the last scans, for `zazen explain`. They are kept as they came, in a message's
+//! bytes: decoded, a record takes about six times as much.
 //!
 //! Invariants: memory is bounded for each user and in all. If a user's records are too many, that
 //! user's oldest goes; if all are too many, the oldest of all goes. The kernel says whose a record
@@ -51,14 +52,28 @@ pub struct ScanRecords(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    kept: VecDeque<(KeptRecord, usize)>,
+    kept: VecDeque<Kept>,
     bytes: usize,
+}
+
+/// A record, and by what it is found.
+struct Kept {
+    uid: u32,
+    dataset: Box<str>,
+    series: Box<str>,
+    record: Box<[u8]>,
+}
+
+impl Kept {
+    fn bytes(&self) -> usize {
+        size_of::<Kept>() + self.dataset.len() + self.series.len() + self.record.len()
+    }
 }
 
 impl Inner {
     fn drop_at(&mut self, at: usize) {
-        if let Some((_, bytes)) = self.kept.remove(at) {
-            self.bytes -= bytes;
+        if let Some(kept) = self.kept.remove(at) {
+            self.bytes -= kept.bytes();
         }
     }
 }
@@ -70,33 +85,36 @@ impl ScanRecords {
 
     /// Keeps a record of the user `uid`.
     pub fn keep(&self, uid: u32, record: ScanRecord) {
-        let bytes = record.encode().len() + 256;
+        let encoded = record.encode().into_boxed_slice();
+        let ScanRecord { dataset, series, .. } = record;
+        let kept = Kept { uid, dataset: dataset.into(), series: series.into(), record: encoded };
+        let bytes = kept.bytes();
         let mut inner = self.inner();
         let own = |inner: &Inner| -> usize {
-            inner.kept.iter().filter(|(kept, _)| kept.uid == uid).map(|(_, bytes)| bytes).sum()
+            inner.kept.iter().filter(|kept| kept.uid == uid).map(Kept::bytes).sum()
         };
         while own(&inner) + bytes > USER_BYTES_MAX {
-            let Some(oldest) = inner.kept.iter().position(|(kept, _)| kept.uid == uid) else { return };
+            let Some(oldest) = inner.kept.iter().position(|kept| kept.uid == uid) else { return };
             inner.drop_at(oldest);
         }
         while inner.bytes + bytes > BYTES_MAX {
             inner.drop_at(0);
         }
         inner.bytes += bytes;
-        inner.kept.push_back((KeptRecord { uid, record }, bytes));
+        inner.kept.push_back(kept);
     }
 
-    /// The last records for which `is_meant` holds, the latest first.
-    pub fn last(&self, is_meant: impl Fn(&KeptRecord) -> bool) -> Vec<KeptRecord> {
+    /// The last records for whose user, dataset and series `is_meant` holds, the latest first.
+    pub fn last(&self, is_meant: impl Fn(u32, &str, &str) -> bool) -> Result<Vec<KeptRecord>> {
         let mut left = ANSWER_BYTES_MAX;
         let inner = self.inner();
-        let meant = inner.kept.iter().rev().filter(|(kept, _)| is_meant(kept));
-        let fits = meant.take_while(|(_, bytes)| {
-            let fits = *bytes <= left;
-            left = left.saturating_sub(*bytes);
+        let meant = inner.kept.iter().rev().filter(|kept| is_meant(kept.uid, &kept.dataset, &kept.series));
+        let fits = meant.take_while(|kept| {
+            let fits = kept.bytes() <= left;
+            left = left.saturating_sub(kept.bytes());
             fits
         });
-        fits.map(|(kept, _)| kept.clone()).collect()
+        fits.map(|kept| Ok(KeptRecord { uid: kept.uid, record: ScanRecord::decode(&kept.record)? })).collect()
     }
 }
 
@@ -166,7 +184,10 @@ mod tests {
         for rank in 0..100 {
             records.keep(8, record(rank, 200_000));
         }
-        let of = |uid| records.last(|kept| kept.uid == uid).into_iter().map(|kept| kept.record.rank);
+        let of = |uid| {
+            let found = records.last(|owner, dataset, series| (owner, dataset, series) == (uid, "/d", "d"));
+            found.unwrap().into_iter().map(|kept| kept.record.rank)
+        };
         assert_eq!(of(7).collect::<Vec<_>>(), [99]);
         let eights: Vec<u32> = of(8).collect();
         assert!(eights.len() < 12 && eights[..2] == [99, 98], "{eights:?}");
@@ -180,7 +201,29 @@ mod tests {
         }
         let inner = records.inner();
         assert!(inner.bytes <= BYTES_MAX);
-        assert_eq!(inner.bytes, inner.kept.iter().map(|(_, bytes)| bytes).sum::<usize>());
-        assert_eq!(inner.kept.back().map(|(kept, _)| kept.uid), Some(1999));
+        assert_eq!(inner.bytes, inner.kept.iter().map(Kept::bytes).sum::<usize>());
+        assert_eq!(inner.kept.back().map(|kept| kept.uid), Some(1999));
+    }
+
+    /// A daemon grew by a megabyte a minute: a record with many reasons, decoded, takes more than
+    /// its message.
+    #[test]
+    fn what_is_counted_is_what_is_kept() {
+        let records = ScanRecords::default();
+        let reason = |number: u64| Absent {
+            why: Absence::Evicted,
+            at_ms: number,
+            wanted: "/lustre/run/large".into(),
+            count: 3,
+            set: [number, number + 5, number + 7].into_iter().collect(),
+        };
+        let many = ScanRecord { absent: (0..44).map(reason).collect(), ..record(3, 0) };
+        records.keep(7, many.clone());
+        assert_eq!(records.last(|_, _, _| true).unwrap(), [KeptRecord { uid: 7, record: many.clone() }]);
+        let inner = records.inner();
+        let message = many.encode().len();
+        assert!(inner.kept.iter().all(|kept| kept.record.len() == message));
+        let decoded: usize = many.absent.iter().map(|one| size_of_val(one) + one.set.heap_bytes()).sum();
+        assert!(inner.bytes < message + 256 && decoded > 2 * message, "{decoded} bytes, {message} encoded");
     }
 }

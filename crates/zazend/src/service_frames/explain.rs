@@ -9,7 +9,7 @@ use zazen_backing::Rights;
 use zazen_call::{Caller, Reply};
 use zazen_core::{Error, ErrorKind, RelPath, Result};
 use zazen_frames::scan_record::{
-    AskNotes, AskReadNotes, AskRecords, KeptRecord, Part, RECORD_BYTES_MAX, Records, ScanNotes, ScanRecord,
+    AskNotes, AskReadNotes, AskRecords, Part, RECORD_BYTES_MAX, Records, ScanNotes, ScanRecord,
 };
 use zazen_wire::Message;
 
@@ -64,11 +64,10 @@ pub(super) fn records(node: &Node, sessions: &Sessions, caller: &Caller, ask: As
     };
     let (uid, spelled) = (caller.credentials.uid, opened.spelled());
     let sees_all = uid == 0 || node.is_privileged(caller);
-    let mut records = node.records.last(|KeptRecord { uid: owner, record }| {
-        let is_here =
-            RelPath::stored(&record.series).map_or(record.dataset == spelled, |other| is_meant(&other));
-        (sees_all || *owner == uid) && is_here
-    });
+    let mut records = node.records.last(|owner, dataset, series| {
+        let is_here = RelPath::stored(series).map_or(dataset == spelled, |other| is_meant(&other));
+        (sees_all || owner == uid) && is_here
+    })?;
     // The path is the one that this caller opened, not one that the reader wrote.
     records.iter_mut().for_each(|kept| kept.record.dataset.clone_from(&spelled));
     let (native, _) = node.store.holdings(&series);
