@@ -33,6 +33,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -41,6 +42,7 @@ import tempfile
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,6 +62,8 @@ NOBODY = 65534
 GROWTH_MAX = {"memory": 12 << 20, "descriptors": 64, "threads": 64}
 #: A forwarded program may fail from such a fault of its node on, and so long after it.
 DOWN, FORWARDED_AFTER_S = ("kill", "restart", "pause", "break_disk"), 10
+#: Problems and kinds of problems on the screen; the report has all.
+PROBLEMS_SHOWN = 50
 #: Workers end within this time after they were told to.
 WORKER_SECONDS_MAX = 200
 #: How long after an outage of the store a pass may still fail, and get what nobody could check.
@@ -586,6 +590,12 @@ def soak(folder: Path, hours: float, seed: int, other: Path | None) -> dict:
     }
 
 
+def kinds_of(problems: list[str]) -> list[tuple[str, int]]:
+    """Problems that differ by their numbers only, the most frequent first: what is rare must not be
+    hidden by what is not."""
+    return Counter(re.sub(r"\d+(\.\d+)?", "N", problem) for problem in problems).most_common(PROBLEMS_SHOWN)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Four nodes, work and faults; all compared with the truth.")
     parser.add_argument("--hours", type=float, default=10 / 60)
@@ -596,7 +606,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.reader:
         read_for_ever(*options.reader)
-    for name in ("zazend", "libzazen_posix.so") if options.other else ():
+    for name in ("zazen", "zazend", "libzazen_posix.so") if options.other else ():
         if not (options.other / name).is_file():
             parser.error(
                 f"--other {options.other}: it has no {name}; `make native` in the other clone builds all"
@@ -608,8 +618,10 @@ def main() -> int:
     for fault in report["faults"]:
         cost = "-" if fault["slowest_pass_s"] is None else f"{fault['slowest_pass_s']:.2f} s"
         print(f"{fault['at']:8.1f} s  {fault['fault']:<11} {fault['of']:<40} slowest pass near it: {cost}")
-    for problem in report["problems"][:50]:
+    for problem in report["problems"][:PROBLEMS_SHOWN]:
         print(f"problem: {problem}")
+    for kind, count in kinds_of(report["problems"]):
+        print(f"{count} problems like: {kind}")
     print(
         f"{report['frames']} frames compared in {report['passes']} passes "
         f"(median {report['median_pass_s']} s), {report['written']} written, {len(report['faults'])} faults, "

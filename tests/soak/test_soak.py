@@ -46,3 +46,9 @@ def test_a_daemon_that_grows_is_found():
     assert "threads" in soak.judge_growth(threads, seconds)[0]
     # A run that is too short for samples says nothing of it.
     assert not soak.judge_growth([(3.0, {"memory": 1, **flat})], 10.0)
+
+
+def test_rare_problems_are_shown():
+    many = [f"a program of n{number % 4} failed at {number / 7} s" for number in range(10_000)]
+    found = soak.kinds_of([*many, "n3: 5 wrong bytes"])
+    assert found == [("a program of nN failed at N s", 10_000), ("nN: N wrong bytes", 1)]
