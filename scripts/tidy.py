@@ -456,11 +456,14 @@ def check_one_meaning():
 
 
 def check_test_names():
-    """One pytest run imports its test files by their bare names, so two of one name stop it."""
-    for folders in (["bindings/python/tests", "tests"], ["integrations"]):
+    """One pytest run imports its test files, and what they share, by their bare names. Two tests of
+    one name stop it, and of two helpers all tests get the same."""
+    for folders in (["bindings/python/tests", "tests"], ["integrations/*/tests"]):
         seen = {}
-        for path in tracked(*(f"{folder}/**/test_*.py" for folder in folders)):
-            other = seen.setdefault(pathlib.PurePath(path).name, path)
+        for path in tracked(*(f"{folder}/**/*.py" for folder in folders)):
+            name = pathlib.PurePath(path).name
+            # pytest tells these apart by their folders.
+            other = path if name in ("conftest.py", "__init__.py") else seen.setdefault(name, path)
             if other != path:
                 problem(path, f"has the name of {other}; pytest cannot run both")
 

@@ -110,8 +110,8 @@ def analyse(launch, bed, path, slow_rank=-1, seconds=0.0):
 
 def check_waterfall(rows, told):
     """Each rank's parts add up to its wall time, and this is what ranks measured themselves, within
-    5 % (0.1 s for short ones). A rank may have waited for a processor between the two clocks: two of
-    the four are enough."""
+    5 % (0.1 s for short ones). A rank may have waited for a processor between the two clocks: two
+    of the four are enough."""
     assert [rank["rank"] for rank in told["ranks"]] == list(range(RANKS)), told
     off = []
     for row, rank in zip(rows, told["ranks"], strict=True):

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import programs
+import forwarded_programs as programs
 import pytest
 import zazen.testing
 from zazen import namespace

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import programs
+import forwarded_programs as programs
 import pytest
 import zazen.testing
 
@@ -101,7 +101,7 @@ def run(folder: Path, alone: Callable[..., None], test: Callable[[Far], None], *
 def test_programs_find_what_the_folder_has(folder, alone):
     def test(far: Far) -> None:
         assert "for its user only: here, for root" in far.mount()
-        # What takes minutes over TCP on a loaded machine runs by hand (programs.py).
+        # What takes minutes over TCP on a loaded machine runs by hand (forwarded_programs.py).
         (far.mnt / "tar").mkdir()
         try:
             programs.tar_and_rsync(far.mnt / "tar", 30)

@@ -1,7 +1,7 @@
 """`zazen run --forward` to a namespace that the daemon's machine has mounted: the program's user
 needs no mount."""
 
-import programs
+import forwarded_programs as programs
 import zazen.testing
 
 

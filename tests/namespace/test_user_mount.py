@@ -7,7 +7,7 @@ import stat
 import subprocess
 from pathlib import Path
 
-import programs
+import forwarded_programs as programs
 import pytest
 import zazen.testing
 

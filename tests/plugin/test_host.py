@@ -1,6 +1,7 @@
 """Plug-ins in real daemons: the same calls give the same in every placement and over every carrier,
 and what a plug-in or a client does costs only itself."""
 
+import contextlib
 import json
 import os
 import re
@@ -106,7 +107,9 @@ class Daemon:
     def workers(self):
         pids = set()
         for task in Path("/proc").glob(f"{self.pid}/task/*/children"):
-            pids.update(int(pid) for pid in task.read_text().split())
+            # A thread that has ended meanwhile has left its children to another one.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                pids.update(int(pid) for pid in task.read_text().split())
         return pids
 
     def environ(self, carrier="auto", **more):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from harness import PREFIX
-from wire import Wire
+from held_back import Wire
 
 HERE = Path(__file__).parent
 # More names than go along with two looks.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from harness import PREFIX, calls
-from wire import Wire
+from held_back import Wire
 
 HERE = Path(__file__).parent
 COUNT, BYTES, PLACE = 100, 512, 0x2A5A5A0000

@@ -2,7 +2,7 @@
 """Ordinary programs inside a mounted folder, with their own checks. By hand; tests of mounts run
 some of them.
 
-    .venv/bin/python tests/namespace/programs.py FOLDER [NAME…]
+    .venv/bin/python tests/namespace/forwarded_programs.py FOLDER [NAME…]
 
 FOLDER is an empty directory in a mount. Prints a line for each program: as expected, or why it was
 not run. Ends with 1 if one failed. PostgreSQL runs as the user `postgres`, or `nobody`, and needs a
