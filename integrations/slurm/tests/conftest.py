@@ -77,14 +77,17 @@ class Site:
         slurm.wait_for(f"{nodes} are warm", lambda: self.warm(path) == nodes and listed() == nodes)
 
     def submit(self, *words, script=None):
-        """Submits a job of the user; its number."""
+        """Submits a job of the user; its number. `self.said`: what Slurm says of it besides."""
         options = ["sbatch", "--parsable", f"--output={self.home}/%j.out", *words]
         if script is None:
-            return self.slurm.as_user(*options, "--wrap", "true")
-        file = self.slurm.folder / "script"
-        file.write_text(script)
-        file.chmod(0o755)
-        return self.slurm.as_user(*options, file)
+            told = self.slurm.as_user(*options, "--wrap", "true")
+        else:
+            file = self.slurm.folder / "script"
+            file.write_text(script)
+            file.chmod(0o755)
+            told = self.slurm.as_user(*options, file)
+        job, _, self.said = told.partition("\n")
+        return job
 
 
 def wrapper(path, environment, program):

@@ -138,6 +138,7 @@ def ended(site, *words):
 
 def test_a_dataset_that_is_nowhere_or_no_path(idle):
     job = idle.submit("--nodes=2", "--comment=zazen:/nowhere/cold")
+    assert "zazen: no node that the job can use holds /nowhere/cold now" in idle.said
     assert idle.slurm.finish(job) == "COMPLETED"
     told = idle.slurm.as_user(
         "sbatch", "--nodes=1", "--comment=zazen:sim1", "--output=/dev/null", "--wrap", "true", check=False
