@@ -77,7 +77,8 @@ class Request(BaseHTTPRequestHandler):
         told = {name: value for name, value in self.headers.items() if name.startswith("x-amz-meta-")}
         with server.lock:
             if "uploads" in self.query:
-                upload = f"{len(server.uploads)}"
+                upload = f"{server.began}"
+                server.began += 1
                 server.uploads[upload] = ({}, told)
                 body = f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId>"
                 self.give(200, f"{body}</InitiateMultipartUploadResult>".encode(), {})
@@ -90,6 +91,8 @@ class Request(BaseHTTPRequestHandler):
                 server.tags[self.key] = f"whole-{len(parts)}"
                 body = f'<CompleteMultipartUploadResult><ETag>"{server.tags[self.key]}"</ETag>'
                 self.give(200, f"{body}</CompleteMultipartUploadResult>".encode(), {})
+            elif upload is not None and upload not in server.uploads:
+                self.give(404, b"<Error><Code>NoSuchUpload</Code></Error>", {})
             elif upload is not None:
                 server.uploads[upload][0][int(self.query["partNumber"])] = self.body
                 self.give(200, b"", {"ETag": f'"{tag_of(self.body)}"'})
@@ -158,6 +161,8 @@ class Hostile:
         #: Of objects that were put: headers that come back. Of uploads: parts, and these headers.
         self.properties: dict[str, dict[str, str]] = {}
         self.uploads: dict[str, tuple[dict[int, bytes], dict[str, str]]] = {}
+        #: How many uploads began.
+        self.began = 0
         #: ETags of objects that came in parts; the others' are digests of their bytes.
         self.tags: dict[str, str] = {}
         self.lock = threading.Lock()

@@ -58,6 +58,8 @@ pub(crate) struct Shared {
     no_objects: Mutex<HashSet<RelPath>>,
     /// Where requests run.
     handle: tokio::runtime::Handle,
+    /// Whether the program is to end. Each upload has a receiver.
+    pub(crate) is_ending: tokio::sync::watch::Sender<bool>,
 }
 
 impl ObjectTree {
@@ -96,7 +98,8 @@ impl ObjectTree {
             .map_err(|error| Error::new(ErrorKind::Config, format!("{}: {error}", location.root())))?;
         let handle = runtime.handle().clone();
         let (ahead, large, no_objects) = (Ahead::default(), Mutex::default(), Mutex::default());
-        let shared = Shared { store, location, ahead, large, no_objects, handle };
+        let is_ending = tokio::sync::watch::Sender::default();
+        let shared = Shared { store, location, ahead, large, no_objects, handle, is_ending };
         Ok(ObjectTree { shared: Arc::new(shared), runtime })
     }
 

@@ -2,19 +2,23 @@
 //!
 //! Invariants: an object is replaced as a whole, when all its bytes are with the store and have the
 //! checksums that were sent with them. One that is given up leaves nothing but parts that no reader
-//! sees; the store is asked to drop these. At most [`AT_ONCE`] parts of an object are under way.
+//! sees; the store is asked to drop these, and the program does not end before that. At most
+//! [`AT_ONCE`] parts of an object are under way.
 
 use crate::errors::translate;
 use crate::tree::{ObjectTree, Shared};
 use crate::version::{tag_of, validator_of};
+use futures_util::future::{self, Either};
 use object_store::{
     Attribute, Attributes, GetOptions, MultipartUpload, ObjectStore, PutMultipartOptions, PutOptions,
     PutPayload,
 };
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinSet;
-use zazen_backing::objects::{CALL_DEADLINE, WRITE_DEADLINE};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+use zazen_backing::objects::{ABORT_DEADLINE, CALL_DEADLINE, WRITE_DEADLINE};
 use zazen_backing::served::{Incoming, NewFile, Receiver, Tag, There};
 use zazen_core::{Error, ErrorKind, RelPath, Result};
 
@@ -30,8 +34,8 @@ const PARTS_MAX: u64 = 10_000;
 const AT_ONCE: usize = 2;
 /// A store's longest key.
 const KEY_BYTES_MAX: usize = 1024;
-/// How long a store is asked to drop the parts of an object that was given up.
-const ABORT_DEADLINE: Duration = Duration::from_secs(15);
+/// The program waits so much longer for uploads that were given up, which wait for the store.
+const GRACE: Duration = Duration::from_secs(1);
 
 fn property(name: &'static str) -> Attribute {
     Attribute::Metadata(name.into())
@@ -65,6 +69,18 @@ impl Shared {
     }
 }
 
+impl ObjectTree {
+    /// Gives up the uploads that are under way, and waits until the store has dropped their parts:
+    /// at most [`ABORT_DEADLINE`], and the time that their threads need.
+    pub(crate) fn give_up(&self) {
+        let is_ending = &self.shared.is_ending;
+        is_ending.send_replace(true);
+        let dropped = async { tokio::time::timeout(ABORT_DEADLINE + GRACE, is_ending.closed()).await };
+        // The store keeps the rest, unseen, until its own rules drop them.
+        self.runtime.block_on(dropped).ok();
+    }
+}
+
 impl Receiver for ObjectTree {
     fn look(&self, path: &RelPath) -> Result<There> {
         self.within(CALL_DEADLINE, &self.shared.name(path), self.shared.look(path))
@@ -87,8 +103,10 @@ impl Receiver for ObjectTree {
             at,
             part_bytes: usize::try_from(part_bytes(file.bytes)).unwrap_or(usize::MAX),
             waiting: Vec::new(),
+            beginning: None,
             parts: None,
             under_way: JoinSet::new(),
+            is_ending: self.shared.is_ending.subscribe(),
         }))
     }
 }
@@ -102,22 +120,55 @@ struct Upload {
     part_bytes: usize,
     /// Bytes that are no whole part yet.
     waiting: Vec<u8>,
+    /// The store was asked to begin an upload in parts, and has not answered.
+    beginning: Option<JoinHandle<object_store::Result<Box<dyn MultipartUpload>>>>,
     /// The upload in parts; `None` while all bytes fit into one request.
     parts: Option<Box<dyn MultipartUpload>>,
     under_way: JoinSet<object_store::Result<()>>,
+    /// Whether the program is to end. As long as this lives, the program waits.
+    is_ending: watch::Receiver<bool>,
 }
 
 impl Upload {
     fn within<T>(&mut self, call: impl AsyncFnOnce(&mut Upload) -> object_store::Result<T>) -> Result<T> {
         let (handle, what) = (self.handle.clone(), self.shared.name(&self.file.path));
-        let bounded = async { tokio::time::timeout(WRITE_DEADLINE, call(self)).await };
-        match handle.block_on(bounded) {
-            Ok(done) => done.map_err(|error| translate(&what, error)),
-            Err(_) => {
+        let mut is_ending = self.is_ending.clone();
+        let ended = handle.block_on(async {
+            let called = pin!(tokio::time::timeout(WRITE_DEADLINE, call(self)));
+            let is_ending = pin!(is_ending.wait_for(|is_ending| *is_ending));
+            match future::select(called, is_ending).await {
+                Either::Left((called, _)) => Some(called),
+                Either::Right(_) => None,
+            }
+        });
+        match ended {
+            Some(Ok(done)) => done.map_err(|error| translate(&what, error)),
+            Some(Err(_)) => {
                 let why = format!("{what}: the object store has not taken it within {WRITE_DEADLINE:?}");
                 Err(Error::new(ErrorKind::TimedOut, why))
             }
+            None => {
+                let why = format!("{what}: the program that asked for it ends");
+                Err(Error::new(ErrorKind::Unavailable, why))
+            }
         }
+    }
+
+    /// Begins an upload in parts, unless that was done. A caller that does not wait for the answer
+    /// leaves the question under way: an upload whose number nobody knows could not be dropped.
+    async fn begin_parts(&mut self) -> object_store::Result<&mut Box<dyn MultipartUpload>> {
+        let parts = match self.parts.take() {
+            Some(parts) => parts,
+            None => {
+                let options = PutMultipartOptions { attributes: self.attributes(), ..Default::default() };
+                let (shared, at) = (self.shared.clone(), self.at.clone());
+                let begin = async move { shared.store.put_multipart_opts(&at, options).await };
+                let begun = self.beginning.insert(self.handle.spawn(begin)).await;
+                self.beginning = None;
+                begun.unwrap_or_else(|error| Err(error.into()))?
+            }
+        };
+        Ok(self.parts.insert(parts))
     }
 
     fn attributes(&self) -> Attributes {
@@ -133,15 +184,8 @@ impl Upload {
         while self.under_way.len() >= AT_ONCE {
             self.wait_for_one().await?;
         }
-        let part = match &mut self.parts {
-            Some(parts) => parts.put_part(PutPayload::from(bytes)),
-            None => {
-                let options = PutMultipartOptions { attributes: self.attributes(), ..Default::default() };
-                let begun = self.shared.store.put_multipart_opts(&self.at, options).await?;
-                self.parts.insert(begun).put_part(PutPayload::from(bytes))
-            }
-        };
-        self.under_way.spawn(part);
+        let part = self.begin_parts().await?.put_part(PutPayload::from(bytes));
+        self.under_way.spawn_on(part, &self.handle);
         Ok(())
     }
 
@@ -193,14 +237,24 @@ impl Incoming for Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        let Some(mut parts) = self.parts.take() else { return };
+        let (beginning, parts) = (self.beginning.take(), self.parts.take());
+        if beginning.is_none() && parts.is_none() {
+            return;
+        }
         let under_way = &mut self.under_way;
         let given_up = async {
             under_way.shutdown().await;
-            tokio::time::timeout(ABORT_DEADLINE, parts.abort()).await
+            let begun = match beginning {
+                Some(beginning) => beginning.await.ok().and_then(object_store::Result::ok),
+                None => parts,
+            };
+            if let Some(mut parts) = begun {
+                parts.abort().await.ok();
+            }
         };
+        let bounded = async { tokio::time::timeout(ABORT_DEADLINE, given_up).await };
         // The store keeps them, unseen, until its own rules drop them.
-        self.handle.block_on(given_up).ok();
+        self.handle.block_on(bounded).ok();
     }
 }
 

@@ -8,6 +8,7 @@
 //! Invariants: a program that ended is started again, at most once in [`RESTART_AFTER`]. A call
 //! that was under way meanwhile fails with `Unavailable`.
 
+use super::{ABORT_DEADLINE, GRACE};
 use crate::served::{Carrier, Dial};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg,
@@ -29,6 +30,8 @@ pub const PROGRAM: &str = "zazen-objects";
 pub const PROGRAM_VARIABLE: &str = "ZAZEN_OBJECTS";
 /// The flag before the location with which it also writes. A daemon never gives it.
 pub const WRITES: &str = "--write";
+/// How often a program that is to end is looked at.
+const LOOK: Duration = Duration::from_millis(5);
 /// How long a program that ended is left alone.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 
@@ -70,11 +73,20 @@ struct Running {
     child: Child,
     control: OwnedFd,
     started: Instant,
+    /// What it may take to end by itself, once nothing more comes through the pair. None for one
+    /// that only reads: it has nothing to tell the store.
+    patience: Duration,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It ends by itself when the pair is closed; a hung one is ended here.
+        // A duplicate may be with a child that was forked meanwhile: closing is not enough.
+        rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both).ok();
+        let end = Instant::now() + self.patience;
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < end {
+            std::thread::sleep(LOOK);
+        }
+        // Nothing happens to one that has ended.
         self.child.kill().ok();
         self.child.wait().ok();
     }
@@ -103,7 +115,9 @@ impl Helper {
             .process_group(0)
             .spawn()
             .map_err(broken)?;
-        Ok(Running { child, control: ours, started: Instant::now() })
+        let writes = self.told.iter().any(|word| word == WRITES);
+        let patience = if writes { ABORT_DEADLINE + GRACE } else { Duration::ZERO };
+        Ok(Running { child, control: ours, started: Instant::now(), patience })
     }
 
     /// Gives the program its end of a new connection.

@@ -32,6 +32,8 @@ pub const CALL_DEADLINE: Duration = Duration::from_secs(15);
 pub const LIST_DEADLINE: Duration = Duration::from_secs(110);
 /// The same while it writes: a part of an object may take this long, and so may their joining.
 pub const WRITE_DEADLINE: Duration = Duration::from_secs(300);
+/// How long a store is asked, at the end, to drop the parts of objects that were given up.
+pub const ABORT_DEADLINE: Duration = Duration::from_secs(15);
 /// A program that itself hangs gets this much longer.
 const GRACE: Duration = Duration::from_secs(5);
 
