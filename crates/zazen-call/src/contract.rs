@@ -24,6 +24,11 @@ pub trait Rig {
 
     /// Whether descriptors can travel.
     fn passes_fds(&self) -> bool;
+
+    /// Whether an answer is sent before the service hears of it. Not so where others send it.
+    fn sends_first(&self) -> bool {
+        true
+    }
 }
 
 /// A server that runs until this is dropped.
@@ -50,6 +55,7 @@ pub fn run(rig: &dyn Rig) {
         drain_lets_calls_finish_and_closes_the_rest,
         drain_cuts_off_what_takes_too_long,
         a_service_hears_that_its_caller_is_gone,
+        a_service_hears_that_it_has_answered,
     ] {
         promise(rig);
     }
@@ -285,6 +291,28 @@ pub fn a_service_hears_that_its_caller_is_gone(rig: &dyn Rig) {
     stage.probe.wait("it has ended", |state| state.cut == 1);
 }
 
+/// Each call of a service is followed by one [`Service::answered`], whatever became of it. Where
+/// [`Rig::sends_first`], a caller does not wait for that.
+pub fn a_service_hears_that_it_has_answered(rig: &dyn Rig) {
+    let stage = Stage::new(rig);
+    let mut connection = stage.connect();
+    connection.call(SERVICE, ECHO, b"", &[]).unwrap();
+    connection.call(SERVICE, REFUSE, b"", &[]).unwrap_err();
+    connection.call(SERVICE, PANIC, b"", &[]).unwrap_err();
+    connection.call(SERVICE, MANY_FDS, b"", &[]).unwrap_err();
+    stage.probe.wait("all were followed", |state| state.answered == state.calls);
+    stage.probe.update(|state| state.is_slow_after = rig.sends_first());
+    let mut another = stage.connect();
+    assert_eq!(another.call(SERVICE, ECHO, b"there", &[]).unwrap().payload, b"there");
+    stage.probe.open_gate();
+    another.set_timeout(Some(Duration::from_millis(50)));
+    another.call(SERVICE, UNTIL_CUT, b"", &[]).unwrap_err();
+    drop(another);
+    stage.probe.wait("the last one ended, and was followed", |state| {
+        (state.cut, state.answered) == (1, state.calls)
+    });
+}
+
 /// The number of [`Probe`].
 pub const SERVICE: u16 = 7;
 /// Replies the payload.
@@ -348,6 +376,10 @@ pub struct ProbeState {
     pub slurps: Vec<bool>,
     /// Calls that ended since their callers had gone.
     pub cut: u32,
+    /// Calls whose answers were on their way, or could not be sent.
+    pub answered: u64,
+    /// Whether what comes after an answer waits at the gate.
+    pub is_slow_after: bool,
 }
 
 impl Probe {
@@ -486,6 +518,11 @@ impl Service for Probe {
             NUMBER => payload(caller.connection.to_le_bytes().to_vec()),
             other => Err(Error::new(ErrorKind::Unsupported, format!("no function {other}"))),
         }
+    }
+
+    fn answered(&self, _caller: &Caller) {
+        self.update(|state| state.answered += 1);
+        self.wait("the gate opens", |state| state.gate_open || !state.is_slow_after);
     }
 
     fn detach(&self, caller: &Caller) {

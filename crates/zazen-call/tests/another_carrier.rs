@@ -128,6 +128,10 @@ impl Rig for Channels {
     fn passes_fds(&self) -> bool {
         true
     }
+
+    fn sends_first(&self) -> bool {
+        false
+    }
 }
 
 impl Running for Runs {

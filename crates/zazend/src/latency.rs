@@ -97,6 +97,10 @@ impl Service for Timed {
         answer
     }
 
+    fn answered(&self, caller: &Caller) {
+        self.service.answered(caller);
+    }
+
     fn detach(&self, caller: &Caller) {
         self.service.detach(caller);
     }

@@ -1,8 +1,8 @@
 //! Records a span for each call, if the daemon was started with `--spans DIR`.
 //!
-//! A span costs its call a row in memory; the call is timed anyhow. A thread of its own makes
-//! blocks of the rows and writes them: when some ten thousand have come, or after a second. Without
-//! the flag the services are called directly.
+//! A span costs its thread a row in memory, which it makes when the call's answer is on its way; the
+//! call is timed anyhow. A thread of its own makes blocks of the rows and writes them: when some ten
+//! thousand have come, or after a second. Without the flag the services are called directly.
 //!
 //! [`chunks`] brings the rows from the threads that serve calls to the one that writes.
 
@@ -32,6 +32,21 @@ const FILES_MAX: u32 = 100_000;
 thread_local! {
     /// Of the call that this thread serves: nanoseconds that it waited, and bytes moved for it.
     static SO_FAR: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+    /// The call that this thread has served, while its answer goes.
+    static SERVED: Cell<Option<Served>> = const { Cell::new(None) };
+}
+
+/// A call that was served.
+struct Served {
+    began: Instant,
+    ended: Instant,
+    queue_ns: u64,
+    bytes_in: u64,
+    bytes_out: u64,
+    bytes_moved: u64,
+    id: u64,
+    what: What,
+    outcome: Outcome,
 }
 
 /// Runs `wait`: what it takes counts as the present call's time in a queue.
@@ -143,8 +158,8 @@ impl Blocks {
         // A chunk's rows are of few kinds.
         let (mut numbers, mut last) = ([None; KINDS], 0);
         open.take(|part| match part {
-            Part::Row(mut words, kind, number) => {
-                last = *numbers[number].get_or_insert_with(|| self.numbers(kind));
+            Part::Row(mut words, kind) => {
+                last = *numbers[words[7] as usize].get_or_insert_with(|| self.numbers(kind));
                 words[0] = words[0].saturating_add(epoch_ns);
                 words[7] = last;
                 self.block.add_words(words);
@@ -291,24 +306,41 @@ impl Service for Recorded {
         let ended = answer.as_ref().ok().and_then(|reply| reply.ended).unwrap_or_else(Instant::now);
         let (queue_ns, bytes_moved) = SO_FAR.take();
         let replied = answer.as_ref().map_or(0, |reply| reply.bulk.len() as u64);
-        let shared = &self.spans.shared;
-        let ns = |from: Instant, to: Instant| to.saturating_duration_since(from).as_nanos() as u64;
-        shared.add(&Done {
-            began_ns: ns(shared.epoch, began),
-            duration_ns: ns(began, ended),
+        SERVED.set(Some(Served {
+            began,
+            ended,
             queue_ns,
             bytes_in,
             bytes_out: output.written() - written_before + replied,
             bytes_moved,
             id,
+            what,
+            outcome: self.outcome(function, &answer),
+        }));
+        answer
+    }
+
+    /// The caller has its answer meanwhile: it does not wait for the row.
+    fn answered(&self, caller: &Caller) {
+        self.service.answered(caller);
+        let Some(served) = SERVED.take() else { return };
+        let shared = &self.spans.shared;
+        let ns = |from: Instant, to: Instant| to.saturating_duration_since(from).as_nanos() as u64;
+        shared.add(&Done {
+            began_ns: ns(shared.epoch, served.began),
+            duration_ns: ns(served.began, served.ended),
+            queue_ns: served.queue_ns,
+            bytes_in: served.bytes_in,
+            bytes_out: served.bytes_out,
+            bytes_moved: served.bytes_moved,
+            id: served.id,
             connection: caller.connection,
             uid: caller.credentials.uid,
             pid: caller.pid,
             host: caller.host.as_deref(),
-            what,
-            outcome: self.outcome(function, &answer),
+            what: served.what,
+            outcome: served.outcome,
         });
-        answer
     }
 
     fn detach(&self, caller: &Caller) {

@@ -85,6 +85,7 @@ impl Attached {
             began: Instant::now(),
         };
         let answer = self.shared.services.dispatch(service, &group.caller, call);
+        self.shared.services.answered(service, &group.caller);
         let answer = answer.and_then(|reply| {
             check_room(room, output.written(), &reply)?;
             check_message((service, function), &reply.payload, 0, reply.fds.len(), true)?;

@@ -326,18 +326,28 @@ impl Lane {
             began: Instant::now(),
         };
         let answer = self.shared.services.dispatch(header.service, &group.caller, call);
+        let group = Arc::clone(group);
+        let replied = self.finish(&header, answer);
+        self.shared.services.answered(header.service, &group.caller);
+        replied
+    }
+
+    /// Posts the reply of a service.
+    fn finish(&mut self, header: &Header, answer: Result<Reply>) -> std::result::Result<(), End> {
         if let Some(fault) = self.bulk.fault().or(self.output.fault()) {
             return Err(End::Lost(fault));
         }
+        let about = (header.service, header.function);
         let answer = answer.and_then(|reply| {
             check_room(header.room, self.output.written(), &reply)?;
-            check_message((header.service, header.function), &reply.payload, 0, reply.fds.len(), true)?;
+            check_message(about, &reply.payload, 0, reply.fds.len(), true)?;
             if !reply.fds.is_empty() {
                 lock(&self.core).stream.hold_fds_out(reply.fds.len(), UNREAD_BELLS_MAX)?;
             }
             Ok(reply)
         });
-        self.reply(&header, answer).map_err(|failure| failure.end(lies))
+        let lies = |error| End::Refused { about: (about.0, about.1, header.call), error };
+        self.reply(header, answer).map_err(|failure| failure.end(lies))
     }
 
     /// A call to the call layer itself.

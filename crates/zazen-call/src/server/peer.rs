@@ -27,7 +27,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zazen_core::{Error, ErrorKind};
+use zazen_core::{Error, ErrorKind, Result};
 use zazen_lane::Awake;
 use zazen_wire::Message;
 use zazen_wire::handshake as wire_handshake;
@@ -390,6 +390,13 @@ impl<'a> Peer<'a> {
             began: Instant::now(),
         };
         let answer = self.shared.services.dispatch(header.service, caller, call);
+        let replied = self.finish(header, output, answer);
+        self.shared.services.answered(header.service, caller);
+        replied
+    }
+
+    /// Sends the reply of a service.
+    fn finish(&mut self, header: &Header, output: Output, answer: Result<Reply>) -> Outcome<()> {
         // The reply waits until the bulk is in: a client that still sends does not read, and
         // neither side could go on. It also keeps the connection at a message's beginning.
         self.bulk.discard()?;

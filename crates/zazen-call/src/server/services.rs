@@ -49,6 +49,14 @@ impl Services {
         })
     }
 
+    /// Tells the service that its answer is on its way, or could not be sent.
+    pub(crate) fn answered(&self, service: u16, caller: &Caller) {
+        let Some(served) = self.0.get(&service) else { return };
+        if catch_unwind(AssertUnwindSafe(|| served.answered(caller))).is_err() {
+            tracing::error!("service {service} panicked after a call of caller {}", caller.connection);
+        }
+    }
+
     /// Tells every service that `caller` is gone.
     pub(crate) fn detach(&self, caller: &Caller) {
         for service in self.0.values() {

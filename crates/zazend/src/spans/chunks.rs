@@ -362,8 +362,8 @@ pub(super) struct Open {
 
 /// What is in a chunk.
 pub(super) enum Part<'a> {
-    /// A row, its kind, and this one's number, which is the last word, too.
-    Row(Words, &'a Kind, usize),
+    /// A row, whose last word is the number of its kind, and this kind.
+    Row(Words, &'a Kind),
     /// So many rows as they lie in a block, of the kind of the row before them, and the words of
     /// the last one.
     Alike(&'a [u8], usize, Words),
@@ -390,10 +390,9 @@ impl Open {
                 break;
             };
             self.so_far = End { rows: self.so_far.rows + 1, last: words };
-            let number = words[7] as usize;
             // A row's kind is there before the row.
-            if let Some(kind) = self.chunk.kinds[number].get() {
-                add(Part::Row(words, kind, number));
+            if let Some(kind) = self.chunk.kinds[words[7] as usize].get() {
+                add(Part::Row(words, kind));
             }
             if is_of_one_kind && self.taken < filled {
                 // SAFETY: the chunk was left.
