@@ -65,4 +65,5 @@ mod wishes;
 
 pub use archive::state::ArchiveTold;
 pub use node::{Admit, Durability, NamespaceNode, NodeList, Told};
+pub use place::free_bytes_min;
 pub use service::NamespaceService;

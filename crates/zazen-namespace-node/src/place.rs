@@ -12,10 +12,15 @@ const FREE_BYTES_MIN: u64 = 1 << 30;
 /// The part of a small disk: one of so many.
 const PART: u64 = 16;
 
+/// Bytes that a disk of `bytes` has free while new files stay on it.
+pub fn free_bytes_min(bytes: u64) -> u64 {
+    (bytes / PART).min(FREE_BYTES_MIN)
+}
+
 /// Whether new files shall go elsewhere. One that has twice as much left is no such disk again: new
 /// files do not jump to and fro.
 fn is_tight(space: &NodeSpace, factor: u64) -> bool {
-    space.bytes_free < (space.bytes / PART).min(FREE_BYTES_MIN).saturating_mul(factor)
+    space.bytes_free < free_bytes_min(space.bytes).saturating_mul(factor)
 }
 
 impl NamespaceNode {

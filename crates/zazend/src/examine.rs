@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use zazen_backing::Backing;
 use zazen_core::limits::OWN_DIR;
 use zazen_core::{Error, ErrorKind, RelPath, Result};
+use zazen_namespace_node::free_bytes_min;
 
 /// The most that is written to measure a disk, in bytes.
 const MEASURE_BYTES_MAX: u64 = 256 << 20;
@@ -43,6 +44,7 @@ pub(crate) fn examine(node: &Node, disk_bytes: u64) -> Value {
         "limits": limits(node),
         "memory": memory(),
         "interfaces": interfaces(Path::new("/sys/class/net")),
+        "namespace": config.namespace.as_ref().map(|of| namespace(&of.data)),
         "caches": serving.chain(absent).collect::<Vec<_>>(),
         "key": config.key.as_deref().map(key),
         "listen": config.listen,
@@ -117,6 +119,31 @@ fn cache(node: &Node, disk: &CacheDisk, disk_bytes: u64) -> Value {
     let (space, report) = (disk.store.space(), disk.health.report());
     let measured = (disk_bytes > 0).then(|| measure(node, disk, disk_bytes));
     let measured = measured.map(|it| it.unwrap_or_else(|error| json!({"error": error.to_string()})));
+    let mut found = folder(root);
+    found.insert("measured".into(), measured.into());
+    found.insert("kind".into(), disk_kind(root).to_string().into());
+    found.insert("used".into(), space.used.into());
+    found.insert("budget".into(), space.budget.into());
+    found.insert("free".into(), space.free.into());
+    found.insert("floor".into(), space.floor.into());
+    found.insert("ok".into(), report.is_ok().into());
+    found.insert("trouble".into(), report.trouble().into());
+    Value::Object(found)
+}
+
+/// The folder of the namespace's bytes.
+fn namespace(data: &Path) -> Value {
+    let mut found = folder(data);
+    if let Ok(disk) = rustix::fs::statvfs(data) {
+        let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
+        found.insert("free".into(), bytes(disk.f_bavail).into());
+        found.insert("floor".into(), free_bytes_min(bytes(disk.f_blocks)).into());
+    }
+    Value::Object(found)
+}
+
+/// What a folder of a disk lies on, and whose it is.
+fn folder(root: &Path) -> Map<String, Value> {
     let mut found = Map::new();
     if let Ok(stat) = rustix::fs::statfs(root) {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a magic number of 32 bits
@@ -128,15 +155,7 @@ fn cache(node: &Node, disk: &CacheDisk, disk_bytes: u64) -> Value {
         found.insert("mode".into(), format!("{:03o}", meta.mode() & 0o7777).into());
     }
     found.insert("root".into(), root.to_string_lossy().into());
-    found.insert("measured".into(), measured.into());
-    found.insert("kind".into(), disk_kind(root).to_string().into());
-    found.insert("used".into(), space.used.into());
-    found.insert("budget".into(), space.budget.into());
-    found.insert("free".into(), space.free.into());
-    found.insert("floor".into(), space.floor.into());
-    found.insert("ok".into(), report.is_ok().into());
-    found.insert("trouble".into(), report.trouble().into());
-    Value::Object(found)
+    found
 }
 
 /// The name of the file system with this magic number; `None` for others.

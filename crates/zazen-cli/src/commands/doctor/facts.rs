@@ -39,6 +39,7 @@ pub(super) struct Facts {
     pub(super) limits: Limits,
     pub(super) memory: Memory,
     pub(super) interfaces: Vec<Interface>,
+    pub(super) namespace: Option<Namespace>,
     pub(super) caches: Vec<Cache>,
     pub(super) key: Option<Key>,
     pub(super) backing: Vec<Backing>,
@@ -74,6 +75,19 @@ pub(super) struct Interface {
     pub(super) mtu: u64,
     /// Not a bridge, a tunnel or a container's end.
     pub(super) is_physical: bool,
+}
+
+/// The folder of the namespace's bytes.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+pub(super) struct Namespace {
+    pub(super) root: String,
+    pub(super) file_system: Option<String>,
+    pub(super) mode: Option<String>,
+    /// `None`: nobody can tell.
+    pub(super) free: Option<u64>,
+    /// With less than that, new files of this node go to others.
+    pub(super) floor: u64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]

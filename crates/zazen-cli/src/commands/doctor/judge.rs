@@ -3,7 +3,7 @@
 //! A *problem* keeps Zazen from its work on a node, or makes results depend on luck. *Advice* is
 //! about time and about things to come. Each finding says what to do.
 
-use super::facts::{Cache, Facts, Looked, Measured};
+use super::facts::{Cache, Facts, Looked, Measured, Namespace};
 use crate::target::Missed;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -87,6 +87,9 @@ pub(super) fn judge(looked: &[Looked], own_version: &str) -> Vec<Finding> {
         if let Some(facts) = &one.facts {
             judge_daemon(&one.name, facts, &mut found);
             facts.caches.iter().for_each(|cache| judge_cache(&one.name, facts, cache, &mut found));
+            if let Some(namespace) = &facts.namespace {
+                judge_namespace(&one.name, namespace, &mut found);
+            }
             judge_stores(&one.name, facts, &mut found);
         }
     }
@@ -203,6 +206,57 @@ fn judge_daemon(name: &str, facts: &Facts, found: &mut Findings) {
     }
 }
 
+/// What its folder lies on. `what`: the folder's name in words, and the flag that names it.
+fn judge_folder(
+    name: &str,
+    (what, flag): (&str, &str),
+    root: &str,
+    file_system: Option<&str>,
+    found: &mut Findings,
+) {
+    match file_system {
+        Some(remote @ ("nfs" | "lustre" | "gpfs" | "beegfs" | "ceph" | "smb")) => found.add(
+            Level::Problem,
+            name,
+            "disk",
+            format!("{what} {root} lies on {remote}, which is no local disk"),
+            format!("give {flag} a folder on a disk of the node"),
+        ),
+        Some(odd @ ("tmpfs" | "overlay" | "fuse")) => found.add(
+            Level::Advice,
+            name,
+            "disk",
+            format!("{what} {root} lies on {odd}"),
+            format!("give {flag} a folder on a disk of the node, unless that is meant"),
+        ),
+        _ => {}
+    }
+}
+
+fn judge_mode(name: &str, what: &str, root: &str, mode: Option<&str>, found: &mut Findings) {
+    let mode = mode.and_then(|mode| u32::from_str_radix(mode, 8).ok());
+    if mode.is_some_and(|mode| mode & 0o022 != 0) {
+        let advice = format!("find out who did, then run `chmod go-w {root}`");
+        found.add(Level::Problem, name, "permissions", format!("others can write to {what} {root}"), advice);
+    }
+}
+
+fn judge_namespace(name: &str, namespace: &Namespace, found: &mut Findings) {
+    let Namespace { root, file_system, mode, free, floor } = namespace;
+    judge_folder(name, ("namespace", "--namespace"), root, file_system.as_deref(), found);
+    judge_mode(name, "namespace", root, mode.as_deref(), found);
+    if let Some(free) = free.filter(|free| free < floor) {
+        let what = format!(
+            "the disk of namespace {root} is nearly full: {} are free, and below {} new files go to \
+             other nodes; where none has room, nothing new can be made",
+            show(free),
+            show(*floor)
+        );
+        let advice = "make room: `zazen namespace balance`, `zazen stage-out`, or remove files";
+        found.add(Level::Problem, name, "disk", what, advice);
+    }
+}
+
 fn judge_cache(name: &str, facts: &Facts, cache: &Cache, found: &mut Findings) {
     if !cache.ok {
         let what = format!("cache {} {}", cache.root, cache.trouble);
@@ -214,23 +268,7 @@ fn judge_cache(name: &str, facts: &Facts, cache: &Cache, found: &mut Findings) {
             "look at the kernel's log, then repair or replace the disk",
         );
     }
-    match cache.file_system.as_deref() {
-        Some(remote @ ("nfs" | "lustre" | "gpfs" | "beegfs" | "ceph" | "smb")) => found.add(
-            Level::Problem,
-            name,
-            "disk",
-            format!("cache {} lies on {remote}, which is no local disk", cache.root),
-            "give --cache a folder on a disk of the node",
-        ),
-        Some(odd @ ("tmpfs" | "overlay" | "fuse")) => found.add(
-            Level::Advice,
-            name,
-            "disk",
-            format!("cache {} lies on {odd}", cache.root),
-            "give --cache a folder on a disk of the node, unless that is meant",
-        ),
-        _ => {}
-    }
+    judge_folder(name, ("cache", "--cache"), &cache.root, cache.file_system.as_deref(), found);
     if cache.ok && cache.free < cache.floor {
         let what = format!(
             "cache {} takes no new frames: {} are free on its disk, and {} must stay free",
@@ -255,17 +293,7 @@ fn judge_cache(name: &str, facts: &Facts, cache: &Cache, found: &mut Findings) {
             "lower the budget, or remove what else lies on that disk",
         );
     }
-    let mode = cache.mode.as_deref().and_then(|mode| u32::from_str_radix(mode, 8).ok());
-    if mode.is_some_and(|mode| mode & 0o022 != 0) {
-        let what = format!("others can write to cache {}", cache.root);
-        found.add(
-            Level::Problem,
-            name,
-            "permissions",
-            what,
-            format!("find out who did, then run `chmod go-w {}`", cache.root),
-        );
-    }
+    judge_mode(name, "cache", &cache.root, cache.mode.as_deref(), found);
     if let Some(measured) = &cache.measured {
         if let Some(why) = &measured.error {
             found.add(
@@ -631,6 +659,24 @@ mod tests {
                 "/ssd was not measured: full",
             ),
             (|one| facts(one).caches[0].kind = "spinning disk".into(), Level::Advice, "kernel", "6.1.0-13"),
+            (
+                |one| {
+                    let (root, free) = ("/ssd/ns".into(), Some(100));
+                    facts(one).namespace = Some(Namespace { root, free, floor: 101, ..Namespace::default() });
+                },
+                Level::Problem,
+                "disk",
+                "/ssd/ns is nearly full: 100 B are free, and below 101 B new files go to other nodes",
+            ),
+            (
+                |one| {
+                    let (root, mode) = ("/ssd/ns".into(), Some("777".into()));
+                    facts(one).namespace = Some(Namespace { root, mode, ..Namespace::default() });
+                },
+                Level::Problem,
+                "permissions",
+                "others can write to namespace /ssd/ns",
+            ),
             (
                 |one| facts(one).backing[0].error = Some("gone".into()),
                 Level::Problem,
