@@ -36,6 +36,7 @@ mod jumps;
 mod kernel;
 mod libraries;
 mod lineage;
+mod list;
 mod memory;
 mod metadata;
 mod names;

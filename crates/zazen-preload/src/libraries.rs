@@ -5,11 +5,11 @@
 //! node, a library is a copy in memory; the libraries that it needs must be on this machine.
 
 use crate::far::{Destination, PxOpened, far, far_path, place};
+use crate::list::List;
 use crate::real::{self, system_call};
 use crate::table::{self, FarFile};
 use crate::{data, state};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::sync::Mutex;
 use std::sync::atomic::AtomicPtr;
 use zazen_forward_api::paths::Text;
 use zazen_forward_api::variables;
@@ -41,7 +41,7 @@ struct Copy {
     name: CString,
 }
 
-static COPIES: Mutex<Vec<Copy>> = Mutex::new(Vec::new());
+static COPIES: List<Copy> = List::new();
 
 /// The name of a copy of a far file. The copy stays for good: the loader tells libraries apart by
 /// name.
@@ -63,25 +63,14 @@ fn copy_of(entry: FarFile) -> Result<CString, c_int> {
     far!(px_stat(entry.dir(), empty, flags, libc::STATX_BASIC_STATS, (&raw mut stat).cast()))?;
     let device = libc::makedev(stat.devices[2], stat.devices[3]);
     let file = [device, stat.ino, stat.seconds[2] as u64, u64::from(stat.nanoseconds[2])];
-    let mut copies = COPIES.lock().map_err(|_| libc::EIO)?;
-    if let Some(known) = copies.iter().find(|known| known.file == file) {
+    if let Some(known) = COPIES.find(|known| known.file == file) {
         return Ok(known.name.clone());
     }
     let name = c"zazen-library".as_ptr() as usize;
     let fd = system_call(libc::SYS_memfd_create, [name, libc::MFD_CLOEXEC as usize, 0, 0, 0, 0])?;
-    let mut piece = vec![0_u8; 1 << 20];
-    let mut at = 0;
-    loop {
-        let got = data::read_far(entry, piece.as_mut_ptr().cast(), piece.len(), at, 0)? as usize;
-        if got == 0 {
-            break;
-        }
-        let mut done = 0;
-        while done < got {
-            let from = piece[done..].as_ptr() as usize;
-            done += system_call(libc::SYS_write, [fd, from, got - done, 0, 0, 0])?;
-        }
-        at += got as i64;
+    if let Err(error) = fill(fd, entry) {
+        table::close_kernel(fd as c_int);
+        return Err(error);
     }
     // Out of the way of programs that close what they did not open.
     let high = table::fcntl_kernel(fd as c_int, libc::F_DUPFD_CLOEXEC, 900);
@@ -90,8 +79,30 @@ fn copy_of(entry: FarFile) -> Result<CString, c_int> {
         table::close_kernel(fd as c_int);
     }
     let name = CString::new(format!("/proc/self/fd/{kept}")).map_err(|_| libc::EINVAL)?;
-    copies.push(Copy { file, name: name.clone() });
-    Ok(name)
+    let (copy, is_ours) = COPIES.find_or_add(|known| known.file == file, || Copy { file, name });
+    if !is_ours {
+        // Another thread was faster. The loader must see one name only.
+        table::close_kernel(kept);
+    }
+    Ok(copy.name.clone())
+}
+
+/// Writes all bytes of a far file to a descriptor of this kernel.
+fn fill(fd: usize, entry: FarFile) -> Result<(), c_int> {
+    let mut piece = vec![0_u8; 1 << 20];
+    let mut at = 0;
+    loop {
+        let got = data::read_far(entry, piece.as_mut_ptr().cast(), piece.len(), at, 0)? as usize;
+        if got == 0 {
+            return Ok(());
+        }
+        let mut done = 0;
+        while done < got {
+            let from = piece[done..].as_ptr() as usize;
+            done += system_call(libc::SYS_write, [fd, from, got - done, 0, 0, 0])?;
+        }
+        at += got as i64;
+    }
 }
 
 /// What the loader is given for a path: the path itself where it is not far, or can't be had.

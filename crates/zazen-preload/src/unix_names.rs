@@ -5,16 +5,17 @@
 //! on other machines can't meet there.
 
 use crate::far::{Destination, PxStat, far, place};
+use crate::list::List;
 use crate::{near, state};
 use std::ffi::c_int;
-use std::sync::{Mutex, PoisonError};
 use zazen_forward_api::paths::Text;
 
 const FAMILY_BYTES: usize = 2;
 const MARK: &[u8] = b"\0zazen-";
 
-/// What this process bound or connected to, by abstract name: for getsockname and its kin.
-static NAMES: Mutex<Vec<(Vec<u8>, Vec<u8>)>> = Mutex::new(Vec::new());
+/// What this process bound or connected to, by abstract name: for getsockname and its kin. Of two
+/// names of one socket the later one counts.
+static NAMES: List<(Vec<u8>, Vec<u8>)> = List::new();
 
 /// An address for the kernel.
 pub(crate) struct Local {
@@ -116,11 +117,16 @@ fn named(dir: c_int, path: Text, name: &Text, binds: bool) -> Result<Local, c_in
     bytes[..FAMILY_BYTES].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
     bytes[3..3 + text.len()].copy_from_slice(text.as_bytes());
     let length = 3 + text.len();
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-    names.retain(|(known, _)| known != &bytes[FAMILY_BYTES..length]);
-    names.push((bytes[FAMILY_BYTES..length].to_vec(), name.as_bytes().to_vec()));
-    drop(names);
+    let (here, name) = (&bytes[FAMILY_BYTES..length], name.as_bytes());
+    if told(here) != Some(name) {
+        NAMES.add((here.to_vec(), name.to_vec()));
+    }
     Ok(Local { bytes, length, made: binds.then_some((dir, path)) })
+}
+
+/// The program's own name of a socket that is bound to an abstract name of ours.
+fn told(here: &[u8]) -> Option<&'static [u8]> {
+    NAMES.find(|(known, _)| known == here).map(|(_, name)| &name[..])
 }
 
 /// Puts the program's own name into an address that the kernel gave; `room` is what it had for it.
@@ -154,11 +160,9 @@ pub(crate) unsafe fn rename(
         if !bytes[FAMILY_BYTES..have].starts_with(MARK) {
             return;
         }
-        let names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((_, name)) = names.iter().find(|(known, _)| known == &bytes[FAMILY_BYTES..have]) else {
-            return;
-        };
-        put_name(bytes, name, length);
+        if let Some(name) = told(&bytes[FAMILY_BYTES..have]) {
+            put_name(bytes, name, length);
+        }
     }
 }
 
