@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import time
 from pathlib import Path
 
+#: How long the processes of a group may take to be gone.
+PATIENCE_S = 30
 V1, V2 = Path("/sys/fs/cgroup/blkio"), Path("/sys/fs/cgroup")
 
 
@@ -37,15 +41,24 @@ class Disks:
                 (group / "blkio.throttle.read_bps_device").write_text(f"{self.device} {bytes_per_s}")
 
     def remove(self) -> None:
-        """Removes the groups; their processes have ended."""
+        """Removes the groups. Their processes were ended; the kernel may still clean up behind them."""
         for group in [*self.groups.values(), self.root]:
-            if group.exists():
-                group.rmdir()
+            until = time.monotonic() + PATIENCE_S
+            while group.exists():
+                try:
+                    group.rmdir()
+                except OSError as error:
+                    if error.errno != errno.EBUSY or time.monotonic() > until:
+                        raise
+                    time.sleep(0.05)
 
 
 def _device(folder: Path) -> str:
     """`major:minor` of the whole disk beneath a folder: limits are of no partition."""
     device = folder.stat().st_dev
-    block = (Path("/sys/dev/block") / f"{os.major(device)}:{os.minor(device)}").resolve(strict=True)
+    named = Path("/sys/dev/block") / f"{os.major(device)}:{os.minor(device)}"
+    if not named.exists():
+        raise OSError(f"{folder} lies on no disk of its own (an overlay? tmpfs?): take a folder of a disk")
+    block = named.resolve()
     whole = block.parent if (block / "partition").exists() else block
     return (whole / "dev").read_text().strip()

@@ -30,6 +30,8 @@ DISK_MB = 20
 NODES, COPIES = 4, 2
 #: Servers of the parallel file system's stand-in, which are no data nodes.
 SERVERS = 2
+#: How long a job may take: one rank reads all at the rate of one disk, and several times.
+JOB_S = 1200
 #: What was measured on, in one line.
 LINKS = (
     f"{NODES} data nodes and a name node in network namespaces, links of {RATE_MBIT} Mbit/s, disks of "
@@ -131,7 +133,11 @@ SYSTEMS = {
 
 def samples(process) -> dict[str, list[dict]]:
     """What a job measured, by case."""
-    output, errors = process.communicate(timeout=300)
+    try:
+        output, errors = process.communicate(timeout=JOB_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise BenchError(f"a job took longer than {JOB_S} s") from None
     line = next((line for line in output.splitlines() if line.startswith("SAMPLES ")), None)
     if process.returncode != 0 or line is None:
         raise BenchError(f"a job failed: {(output + errors)[-2000:]}")
