@@ -1,5 +1,5 @@
 """The files of a step, one after the other: a thread brings the next ones while VTK parses those
-that came.
+that came. Files without a mount that other nodes hold come over the network meanwhile.
 
 Memory is bounded by bytes, and a file that can't be brought raises its error in its turn.
 """
@@ -10,6 +10,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -21,8 +22,11 @@ __all__ = ["Came", "advise", "in_turn"]
 
 #: Bytes of files that are brought in one call, if several fit.
 _GROUP_BYTES = 4 << 20
-#: Bytes of files that came and are not parsed, unless one file alone has more.
+#: Bytes of files that came and are not parsed, unless one file alone has more. As many again may be
+#: on their way from other nodes.
 _AHEAD_BYTES = 64 << 20
+#: Files that come from other nodes at once.
+_REMOTE_AT_ONCE = 2
 
 
 @dataclass
@@ -70,7 +74,9 @@ def in_turn(visualization: Visualization, step: int, files: Sequence[int]) -> It
     groups = list(_groups(files, [max(visualization.steps[step].bytes[file], 0) for file in files]))
     if len(groups) < 2:
         for group, _ in groups:
-            yield from _bring(visualization, step, group)
+            with _Remote(visualization, step, [group]) as remote:
+                came = _bring(visualization, step, group, remote)
+            yield from came
         return
     with _Bringer(visualization, step, groups) as bringer:
         for _ in groups:
@@ -97,9 +103,59 @@ def _groups(files: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[list[i
         yield group, held
 
 
-def _bring(visualization: Visualization, step: int, files: list[int]) -> list[Came]:
+class _Remote:
+    """Fetches the files of a step that other nodes hold, if they come without a mount: a few at once,
+    before their turn, since disks and networks work side by side."""
+
+    def __init__(self, visualization: Visualization, step: int, groups: Sequence[Sequence[int]]) -> None:
+        self._visualization, self._step = visualization, step
+        self._waiting = deque[int]()
+        if visualization.without_mount:
+            is_local = visualization.plan(step).is_local
+            self._waiting.extend(file for group in groups for file in group if not is_local[file])
+        #: A file alone gains nothing by a thread.
+        if sum(map(len, groups)) < 2:
+            self._waiting.clear()
+        self._threads = ThreadPoolExecutor(_REMOTE_AT_ONCE, "zazen-viz-remote") if self._waiting else None
+        self._coming: dict[int, Future[Memory]] = {}
+        self._held = 0
+
+    def __enter__(self) -> _Remote:
+        self._begin()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+
+    def _bytes(self, file: int) -> int:
+        return max(self._visualization.steps[self._step].bytes[file], 0)
+
+    def _begin(self) -> None:
+        """Begins further ones, as far as there is room."""
+        while self._waiting and self._threads is not None:
+            file = self._waiting[0]
+            if self._held and self._held + self._bytes(file) > _AHEAD_BYTES:
+                return
+            self._waiting.popleft()
+            self._held += self._bytes(file)
+            self._coming[file] = self._threads.submit(self._visualization.fetch, self._step, file)
+
+    def fetch(self, file: int) -> Memory:
+        """The file, which may be on its way; raises why it could not be fetched."""
+        coming = self._coming.pop(file, None)
+        if coming is None:
+            return self._visualization.fetch(self._step, file)
+        try:
+            return coming.result()
+        finally:
+            self._held -= self._bytes(file)
+            self._begin()
+
+
+def _bring(visualization: Visualization, step: int, files: list[int], remote: _Remote) -> list[Came]:
     if visualization.without_mount:
-        memories = [visualization.fetch(step, file) for file in files]
+        memories = [remote.fetch(file) for file in files]
         return [Came(memory, memory.length, None) for memory in memories]
     frames = visualization.read(step, files)
     assert frames is not None, "a visualization that brings files brings these"
@@ -156,6 +212,10 @@ class _Bringer:
         return came
 
     def _work(self) -> None:
+        with _Remote(self._visualization, self._step, [group for group, _ in self._groups]) as remote:
+            self._bring_all(remote)
+
+    def _bring_all(self, remote: _Remote) -> None:
         for group, size in self._groups:
             with self._changed:
                 while self._held and self._held + size > _AHEAD_BYTES and not self._is_over:
@@ -165,7 +225,7 @@ class _Bringer:
                 self._held += size
             came: list[Came] | BaseException
             try:
-                came = _bring(self._visualization, self._step, group)
+                came = _bring(self._visualization, self._step, group, remote)
             except BaseException as error:
                 came = error
             with self._changed:

@@ -13,13 +13,16 @@ class Files:
 
     without_mount = brings_files = True
 
-    def __init__(self, sizes, bad=()):
+    def __init__(self, sizes, bad=(), remote=()):
         self.steps = [SimpleNamespace(bytes=sizes)]
-        self.bad = bad
+        self.bad, self.remote = bad, remote
         #: Bytes that were brought and not let go, and the most of them that there ever were.
         self.held = self.most = 0
         self.lock = threading.Lock()
         self.brought = [threading.Event() for _ in sizes]
+
+    def plan(self, step):
+        return SimpleNamespace(is_local=[file not in self.remote for file in range(len(self.brought))])
 
     def fetch(self, step, file):
         if file in self.bad:
@@ -37,6 +40,10 @@ class Files:
 
 def bringers():
     return [thread for thread in threading.enumerate() if thread.name == "zazen-viz-bring"]
+
+
+def others():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("zazen-viz-remote")]
 
 
 def test_the_next_file_comes_while_one_is_parsed(monkeypatch):
@@ -83,6 +90,70 @@ def test_a_fault_is_raised_in_its_turn(monkeypatch):
     with pytest.raises(OSError, match="file 3"):
         next(coming)
     assert bringers() == []
+
+
+class Slow(Files):
+    """Remote files come when they may, and it is counted how many are on their way at once."""
+
+    def __init__(self, *arguments, **more):
+        super().__init__(*arguments, **more)
+        self.may_come = threading.Event()
+        self.under_way = self.most_under_way = 0
+
+    def fetch(self, step, file):
+        if file in self.remote:
+            with self.lock:
+                self.under_way += 1
+                self.most_under_way = max(self.most_under_way, self.under_way)
+            assert self.may_come.wait(60)
+            with self.lock:
+                self.under_way -= 1
+        return super().fetch(step, file)
+
+
+@pytest.mark.parametrize("group_bytes", [1, 25, 1000])
+def test_files_of_other_nodes_are_on_their_way_before_their_turn(monkeypatch, group_bytes):
+    monkeypatch.setattr(turns, "_GROUP_BYTES", group_bytes)
+    files = Slow([10] * 9, remote=[3, 5, 6, 8])
+
+    def let_come():
+        # The first two are asked for, though nobody has taken anything yet.
+        while files.under_way < 2:
+            assert not over.wait(0.01)
+        files.may_come.set()
+
+    over = threading.Event()
+    thread = threading.Thread(target=let_come)
+    thread.start()
+    try:
+        assert [came.item.file for came in in_turn(files, 0, range(9))] == list(range(9))
+    finally:
+        over.set()
+        files.may_come.set()
+        thread.join()
+    assert files.most_under_way == 2
+    assert others() == bringers() == []
+
+
+def test_memory_for_files_of_other_nodes_is_bounded(monkeypatch):
+    monkeypatch.setattr(turns, "_GROUP_BYTES", 1)
+    monkeypatch.setattr(turns, "_AHEAD_BYTES", 60)
+    files = Files([10, 20, 5, 100, 10, 10, 0, 30, 30, 10] * 20, remote=range(0, 200, 3))
+    for at, came in enumerate(in_turn(files, 0, range(200))):
+        assert came.item.file == at
+        files.let_go(came)
+    # As much again as without other nodes, and one file that alone has more.
+    assert files.most <= 60 + 60 + 2 * 100
+    assert files.held == 0 and others() == []
+
+
+@pytest.mark.parametrize("group_bytes", [1, 1000])
+def test_a_fault_of_another_node_is_raised_in_its_turn(monkeypatch, group_bytes):
+    monkeypatch.setattr(turns, "_GROUP_BYTES", group_bytes)
+    coming = in_turn(Files([10] * 6, bad=[3], remote=[2, 3, 4]), 0, range(6))
+    with pytest.raises(OSError, match="file 3"):
+        list(coming)
+    assert others() == bringers() == []
 
 
 def test_few_bytes_need_no_thread():
