@@ -113,9 +113,20 @@ class Nodes(Hdfs):
             "local": local,
             "strategy": strategy,
         }
+        if ahead_of(system) != 1:
+            case |= {"ahead": [ahead_of(system)]}
         if kind == "server":
             case |= {"servers": self.servers(1 if system == "file server" else SERVERS)}
         return case
+
+
+#: Zazen's reader, which reads further ahead than it does by itself.
+AHEAD = "HDFS, Zazen, 3 steps ahead"
+
+
+def ahead_of(system: str) -> int:
+    """How many steps a system reads ahead."""
+    return 3 if system == AHEAD else 1
 
 
 #: How each is drawn, what the ranks do, and by which strategy.
@@ -126,6 +137,7 @@ SYSTEMS = {
     "HDFS, blind": ("peer", "http", "blind"),
     "HDFS, VisIO's": ("paper", "hdfs", "scarcest"),
     "HDFS, Zazen": ("ours", "hdfs", "optimal"),
+    AHEAD: ("ours", "hdfs", "optimal"),
     "bare program": ("ceiling", "bare", "stock"),
     "own disk": ("ceiling", "disk", "optimal"),
 }
@@ -151,9 +163,10 @@ def rate(sample: dict) -> float:
 
 def allowed_seconds(ours: dict, disk: list[dict]) -> float:
     """What links and disks allow for a pass: the slowest rank's remote bytes over its link, or the
-    same pass from each node's own disk, whichever takes longer."""
+    same pass from each node's own disk, whichever takes longer. Where some disks hold more than their
+    share of the bytes, these take longer by so much."""
     own_disk = statistics.median(sample["seconds"] for sample in disk)
-    return max(own_disk, ours["remote_most"] * 8 / (RATE_MBIT * 1e6))
+    return max(own_disk * ours["disk_share"], ours["remote_most"] * 8 / (RATE_MBIT * 1e6))
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """A rank of the bench: shows all steps of data sets in several ways, in turns.
 
 python visio_rank.py JOB    JOB is JSON: "cases", "repeats", "render" (how often as long as the
-slowest read each picture takes; 0: none), "ahead" (steps; each case is then measured with each),
+slowest read each picture takes; 0: none), "ahead" (steps; each case is then measured with each, if it
+does not say its own),
 "cold" (folders whose files leave the page cache before each pass).
 
 A case has a "name", "index" (in HDFS), "local" (the same data in this machine's files), "strategy"
@@ -10,9 +11,11 @@ and "kind": "hdfs" (local replicas opened as files), "http" (all bytes from data
 (the same with nothing but VTK's reader, and ranks that go from step to step together).
 
 Rank 0 prints JSON: by case, the samples: seconds, processor seconds of all ranks, bytes, remote
-bytes of all ranks and of the rank with most, and by rank the seconds of each step.
+bytes of all ranks and of the rank with most, how many times as long as with even shares the nodes'
+disks need at least for all bytes, and by rank the seconds of each step.
 """
 
+import itertools
 import json
 import os
 import socket
@@ -46,6 +49,24 @@ def render(blocks, seconds):
         value += 0.001
 
 
+def disk_share(sizes, holders):
+    """The time in which equal disks can give all files at best, beside that of even shares: what only
+    some of the disks hold, these must give."""
+    files = [
+        (size, frozenset(names))
+        for step, held in zip(sizes, holders, strict=True)
+        for size, names in zip(step, held, strict=True)
+    ]
+    disks = sorted(frozenset().union(*(names for _, names in files)))
+    total = sum(size for size, _ in files)
+    most = max(
+        sum(size for size, names in files if names <= set(some)) / count
+        for count in range(1, len(disks) + 1)
+        for some in itertools.combinations(disks, count)
+    )
+    return most * len(disks) / total
+
+
 class InHdfs:
     """Zazen's reader on HDFS."""
 
@@ -57,6 +78,7 @@ class InHdfs:
         plans = [opened.plan(step) for step in range(len(self.times))]
         sizes = [step.bytes for step in opened.steps]
         self.bytes = sum(map(sum, sizes))
+        self.disk_share = disk_share(sizes, opened._holders)
         self.remote = sum(
             size
             for plan, step in zip(plans, sizes, strict=True)
@@ -71,6 +93,8 @@ class InHdfs:
 
 class InFiles:
     """This machine's files by VTK's readers, of which each rank has a part of each step."""
+
+    disk_share = 1.0
 
     def __init__(self, case, ahead):
         self.opened = Visualization(case["local"], Alone(), locator="none")
@@ -179,6 +203,7 @@ def one_pass(case, ahead, render_s, cold):
         "cpu_s": sum(cpu_s for *_, cpu_s in every),
         "remote": sum(remote for remote, *_ in every),
         "remote_most": max(remote for remote, *_ in every),
+        "disk_share": way.disk_share,
         "waits": [waits for _, waits, _ in every],
         "render_s": render_s,
     }
@@ -187,7 +212,7 @@ def one_pass(case, ahead, render_s, cold):
 def main():
     warnings.simplefilter("ignore")
     job = json.loads(sys.argv[1])
-    cases = [(case, ahead) for case in job["cases"] for ahead in job.get("ahead", [1])]
+    cases = [(case, ahead) for case in job["cases"] for ahead in case.get("ahead", job.get("ahead", [1]))]
     by_name = {f"{case['name']} | {ahead}": [] for case, ahead in cases}
     slowest = 0.0
     if job["render"]:
