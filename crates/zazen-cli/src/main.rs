@@ -107,6 +107,31 @@ enum Command {
     Man(commands::completions::Man),
 }
 
+/// `zazen run` alone. Users start many short programs by it, and to build the parser of all other
+/// commands would take a good part of its time.
+#[derive(Parser)]
+#[command(name = "zazen", version)]
+struct Running {
+    #[command(subcommand)]
+    command: OnlyRun,
+}
+
+#[derive(Subcommand)]
+enum OnlyRun {
+    Run(run::Run),
+}
+
+impl Running {
+    /// `None`: another command is asked for, or the whole parser shall say what is wrong.
+    fn parsed() -> Option<Command> {
+        if std::env::args_os().nth(1)? != "run" {
+            return None;
+        }
+        let OnlyRun::Run(arguments) = Running::try_parse().ok()?.command;
+        Some(Command::Run(arguments))
+    }
+}
+
 fn main() -> ExitCode {
     let asked = std::env::var("ZAZEN_LOG").ok().filter(|text| !text.is_empty());
     let shown = asked.and_then(|text| text.parse::<Targets>().ok());
@@ -119,8 +144,9 @@ fn main() -> ExitCode {
     };
     tracing_subscriber::registry().with(shown).with(lines).init();
     let wholly = |outcome: zazen_core::Result<()>| outcome.map(|()| Done::Wholly);
-    let asked = Zazen::try_parse().unwrap_or_else(|error| output::refuse(&error));
-    let outcome = match asked.command {
+    let command = Running::parsed()
+        .unwrap_or_else(|| Zazen::try_parse().unwrap_or_else(|error| output::refuse(&error)).command);
+    let outcome = match command {
         Command::Status(arguments) => status::run(&arguments),
         Command::Dash(arguments) => dash::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
