@@ -36,7 +36,7 @@ INSTALLED := --workspace $(addprefix --exclude ,$(NOT_INSTALLED))
 # The tests mostly wait for processes: more run side by side than there are cores. The tests of one file run
 # one after the other, and the longest files come first (conftest.py).
 JOBS := 3
-PYTEST := $(BIN)/python -m pytest -q -rs --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -q -rs --dist loadfile --no-loadscope-reorder --dearest 12
 # A workspace of its own, of 170 crates that nothing else needs: docs/decisions/0011-object-stores.md.
 OF_OBJECTS := --manifest-path crates/zazen-objects/Cargo.toml --target-dir target/objects --locked
 OBJECTS := cargo build $(OF_OBJECTS)

@@ -1,7 +1,10 @@
 """What holds for the tests of all folders."""
 
+import collections
 import os
 import signal
+
+import pytest
 
 # A shell that runs a command in the background, and nohup, make it ignore these signals. The
 # programs that tests start would inherit that, and a shell cannot trap a signal that it was started
@@ -48,3 +51,53 @@ def pytest_collection_modifyitems(items):
     """The longest files first; the order of all else stays."""
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
+
+
+# How much of a processor the tests of each file take.
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--dearest",
+        type=int,
+        default=0,
+        metavar="N",
+        help="show the N files whose tests take most processor time, and how long they take",
+    )
+
+
+def _processor_seconds() -> float:
+    """Of this process, and of all others that it has waited for."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
+    item.processor_seconds = _processor_seconds()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    # Reports come from the worker to the process that prints.
+    report = yield
+    now = _processor_seconds()
+    report.processor_seconds, item.processor_seconds = now - item.processor_seconds, now
+    return report
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """A daemon or a job that a later test waits for counts there."""
+    shown = config.getoption("dearest")
+    if not shown:
+        return
+    processor, took = collections.Counter(), collections.Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if hasattr(report, "processor_seconds"):
+                file = report.nodeid.partition("::")[0]
+                processor[file] += report.processor_seconds
+                took[file] += report.duration
+    terminalreporter.section(f"processor {processor.total():.0f} s")
+    for file, seconds in processor.most_common(shown):
+        terminalreporter.write_line(f"{took[file]:6.1f} s, processor {seconds:5.1f} s  {file}")
