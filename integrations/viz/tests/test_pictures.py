@@ -61,34 +61,44 @@ def assert_same_picture(one, other):
 
 
 @pytest.fixture
-def draw(launch, folder):
-    """Draws with some ranks; what rank 0 says, and the picture."""
+def draw_each(launch, folder):
+    """Draws several jobs with the same ranks; for each, what rank 0 says, and the picture. Most of
+    a rank's time is its start."""
     count = iter(range(1000))
 
-    def drawn(ranks, **job):
-        picture = folder / f"picture-{next(count)}.png"
-        words = launch(ranks, RANK, json.dumps(job | {"picture": str(picture)}))
-        found = next(line for line in words.splitlines() if line.startswith("{"))
-        return json.loads(found), picture
+    def drawn(ranks, *jobs):
+        pictures = [folder / f"picture-{next(count)}.png" for _ in jobs]
+        told = [job | {"picture": str(picture)} for job, picture in zip(jobs, pictures, strict=True)]
+        words = launch(ranks, RANK, *map(json.dumps, told))
+        found = [json.loads(line) for line in words.splitlines() if line.startswith("{")]
+        return list(zip(found, pictures, strict=True))
 
     return drawn
+
+
+@pytest.fixture
+def draw(draw_each):
+    """Draws one job with some ranks."""
+    return lambda ranks, **job: draw_each(ranks, job)[0]
 
 
 def sockets(cluster):
     return [str(socket) for socket in cluster.sockets]
 
 
-def test_pictures_equal_the_stock_readers(draw, ocean, cluster, load):
+def test_pictures_equal_the_stock_readers(draw_each, ocean, cluster, load):
     load(ocean, cluster.nodes, cluster.key, copies=2)
-    stock, reference = draw(1, stock=str(ocean.parent / "ts_1.vtm"))
-    assert stock["cells"] == 8 * 8**3
+    theirs = {"stock": str(ocean.parent / "ts_1.vtm")}
+    reference, ranges = None, None
     for ranks in (1, 2, 4, 8):
-        by_stock, their_picture = draw(ranks, stock=str(ocean.parent / "ts_1.vtm"))
-        ours, picture = draw(ranks, index=str(ocean), sockets=sockets(cluster))
+        (by_stock, their_picture), (ours, picture) = draw_each(
+            ranks, theirs, {"index": str(ocean), "sockets": sockets(cluster)}
+        )
+        reference, ranges = reference or their_picture, ranges or by_stock["ranges"]
         assert_same_picture(picture, reference)
         assert_same_picture(picture, their_picture)
-        assert ours["cells"] == by_stock["cells"] == stock["cells"]
-        assert ours["ranges"] == by_stock["ranges"] == stock["ranges"]
+        assert ours["cells"] == by_stock["cells"] == 8 * 8**3
+        assert ours["ranges"] == by_stock["ranges"] == ranges
         assert sorted(block for own in ours["blocks"] for block in own) == list(range(8))
         assert ours["names"] == [[f"block{at}" for at in range(8)]] * ranks, "the tree is alike on all ranks"
         assert ours["remote"] == ours["bound"]
@@ -96,11 +106,14 @@ def test_pictures_equal_the_stock_readers(draw, ocean, cluster, load):
             assert ours["remote"] == 0, "two copies on four nodes: everything can be local"
 
 
-def test_dead_and_empty_nodes_cost_only_locality(draw, ocean, cluster, load):
-    stock, reference = draw(1, stock=str(ocean.parent / "ts_1.vtm"))
+def test_dead_and_empty_nodes_cost_only_locality(draw, draw_each, ocean, cluster, load):
     # The third and fourth node hold nothing.
     load(ocean, cluster.nodes[:2], cluster.key)
-    ours, picture = draw(4, index=str(ocean), sockets=sockets(cluster))
+    (stock, reference), (ours, picture) = draw_each(
+        4,
+        {"stock": str(ocean.parent / "ts_1.vtm")},
+        {"index": str(ocean), "sockets": sockets(cluster)},
+    )
     assert_same_picture(picture, reference)
     assert ours["cells"] == stock["cells"]
     assert ours["remote"] == ours["bound"] == 4
@@ -113,21 +126,28 @@ def test_dead_and_empty_nodes_cost_only_locality(draw, ocean, cluster, load):
     assert ours["ranges"] == stock["ranges"]
 
 
-def test_more_ranks_than_blocks(draw, backing, cluster):
+def test_more_ranks_than_blocks(draw_each, backing, cluster):
     index = write(backing / "small", steps=2, blocks=(3, 1, 1), points=9)
-    stock, reference = draw(1, stock=str(index.parent / "ts_1.vtm"))
-    ours, picture = draw(5, index=str(index), sockets=sockets(cluster))
+    (stock, reference), (ours, picture) = draw_each(
+        5,
+        {"stock": str(index.parent / "ts_1.vtm")},
+        {"index": str(index), "sockets": sockets(cluster)},
+    )
     assert_same_picture(picture, reference)
     assert (ours["cells"], sorted(map(len, ours["blocks"]))) == (stock["cells"], [0, 0, 1, 1, 1])
 
 
-def test_no_locator_and_every_strategy(draw, ocean, cluster, load):
+def test_no_locator_and_every_strategy(draw, draw_each, ocean, cluster, load):
     load(ocean, cluster.nodes, cluster.key, copies=2)
-    _, reference = draw(1, stock=str(ocean.parent / "ts_1.vtm"))
-    blind, picture = draw(3, index=str(ocean), sockets=["/none"], strategy="stock", locator="none")
+    of_ocean = {"index": str(ocean)}
+    (_, reference), (blind, picture), (sticky, _) = draw_each(
+        3,
+        {"stock": str(ocean.parent / "ts_1.vtm")},
+        of_ocean | {"sockets": ["/none"], "strategy": "stock", "locator": "none"},
+        of_ocean | {"sockets": sockets(cluster), "strategy": "sticky", "times": [0.0]},
+    )
     assert_same_picture(picture, reference)
     assert blind["blocks"] == [[0, 1, 2], [3, 4, 5], [6, 7]], "VTK's own split"
-    sticky, _ = draw(3, index=str(ocean), sockets=sockets(cluster), strategy="sticky", times=[0.0])
     later, picture = draw(
         3, index=str(ocean), sockets=sockets(cluster), strategy="sticky", times=[0.0, 0.2, 0.1]
     )
@@ -140,12 +160,11 @@ def test_no_locator_and_every_strategy(draw, ocean, cluster, load):
     assert_same_picture(picture, reference)
 
 
-def test_a_fault_of_one_rank_is_every_ranks(draw, ocean, cluster):
+def test_a_fault_of_one_rank_is_every_ranks(draw_each, ocean, cluster):
     block = ocean.parent / "ts_1/ts_1_5.vti"
     block.write_bytes(block.read_bytes()[:-200])
-    told, picture = draw(4, index=str(ocean), sockets=sockets(cluster))
+    job = {"index": str(ocean), "sockets": sockets(cluster)}
+    (told, picture), (other, _) = draw_each(4, job, job | {"times": [0.2]})
     assert len(told["errors"]) == 4 and not picture.exists()
     assert all("ts_1_5.vti" in error and "cut" in error for error in told["errors"])
-    # Other steps stand.
-    told, _ = draw(4, index=str(ocean), sockets=sockets(cluster), times=[0.2])
-    assert told["cells"] == 8 * 8**3
+    assert other["cells"] == 8 * 8**3, "other steps stand"

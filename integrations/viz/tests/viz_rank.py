@@ -1,10 +1,10 @@
 """One rank of a job that draws a contour: each rank contours its own blocks, and rank 0 renders all
 of them.
 
-    mpiexec -n 4 python viz_rank.py '{"index": …, "sockets": […], "picture": "out.png", "stock": false, …}'
+    mpiexec -n 4 python viz_rank.py '{"index": …, "sockets": […], "picture": "out.png", "stock": false, …}' …
 
-Rank 0 prints JSON: cells and ranges of the input and of the contour, the blocks of each rank, and
-what was read where.
+It draws each of the jobs that it is given. Rank 0 prints a line of JSON for each: cells and ranges
+of the input and of the contour, the blocks of each rank, and what was read where.
 """
 
 import json
@@ -93,9 +93,7 @@ def joined(every):
     return whole
 
 
-def main():
-    job = json.loads(sys.argv[1])
-    warnings.simplefilter("ignore", zazen.ZazenWarning)
+def draw(job):
     reader = None
     if job.get("stock"):
         reader = vtkIOXML.vtkXMLMultiBlockDataReader()
@@ -150,4 +148,6 @@ def main():
     print(json.dumps(result))
 
 
-main()
+warnings.simplefilter("ignore", zazen.ZazenWarning)
+for words in sys.argv[1:]:
+    draw(json.loads(words))
