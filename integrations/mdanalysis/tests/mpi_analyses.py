@@ -161,10 +161,12 @@ if comm.size > 2:
     ]
 
 
+# Reading the topology takes longer than all runs over this short trajectory.
+both = opened(plain), opened(name)
+
+
 def compare_all(names):
     for what in names:
-        # Reading the topology takes longer than all runs over this short trajectory.
-        both = opened(plain), opened(name)
         for range_of in RANGES:
             empty = range_of.get("start") == range_of.get("stop") is not None
             if not empty or what in ("function", "subclass"):
