@@ -44,7 +44,7 @@ OBJECTS_TEST := cargo test --quiet $(OF_OBJECTS)
 
 RUST_TESTS := $(PYTHON) scripts/rust_tests.py --locked
 
-.PHONY: help demo test check vopr soak bench bench-data bench-objects bench-zazen bench-calls bench-namespace bench-sim bench-viz viz-pictures docs wheel deb rpm recipes setup prerequisites packages packages-test native install clean test-rust test-python test-rust-built test-rust-run test-python-run test-integrations-run test-objects-run objects
+.PHONY: help demo test check check-rust check-python vopr soak bench bench-data bench-objects bench-zazen bench-calls bench-namespace bench-sim bench-viz viz-pictures docs wheel deb rpm recipes setup prerequisites packages packages-test native install clean test-rust test-python test-rust-built test-rust-run test-python-run test-integrations-run test-objects-run objects
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -86,11 +86,17 @@ test-rust: install test-rust-built test-rust-run
 test-python: install packages-test test-python-run test-integrations-run
 
 ## make check   formatting, lints, the house's rules (scripts/tidy.py)
-check: $(VENV)/.requirements-test
+# pip fetches packages while clippy compiles.
+check: prerequisites
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 check-python check-rust
+
+check-rust: prerequisites
 	cargo fmt --all --check
 	cargo fmt --manifest-path crates/zazen-objects/Cargo.toml --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy $(OF_OBJECTS) --all-targets -- -D warnings
+
+check-python: $(VENV)/.requirements-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror examples/c/*.c bindings/c/include/zazen_mpi.h sdk/plugin/*/*.[ch]
