@@ -55,10 +55,10 @@ demo: install
 
 ## make test    set up and run every test
 # The Rust tests are compiled first: that keeps all cores busy. The tests wait for processes and clocks most
-# of the time, so two of the three kinds run side by side.
+# of the time, so three of the four kinds run side by side.
 test: install
 	@$(MAKE) --no-print-directory --jobs=2 packages-test test-rust-built
-	@$(MAKE) --no-print-directory --keep-going --jobs=2 test-rust-run test-python-run test-objects-run test-integrations-run
+	@$(MAKE) --no-print-directory --keep-going --jobs=3 test-rust-run test-python-run test-objects-run test-integrations-run
 
 test-rust-built: prerequisites
 	@$(STEP) "test 1 of 5" "compiling the Rust tests" 130 $(RUST_TESTS) --no-run --workspace
