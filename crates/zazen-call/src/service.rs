@@ -134,7 +134,8 @@ pub trait Service: Send + Sync {
     fn call(&self, caller: &Caller, call: Call<'_>) -> Result<Reply>;
     /// The answer of the last call is on its way, or could not be sent. Called in that call's
     /// thread, before the thread's next call: the place for what need not delay the answer. A
-    /// carrier that is no part of this crate sends the answer only after this.
+    /// carrier that is no part of this crate sends the answer only after this. A service that
+    /// stands in front of another one hands this on.
     fn answered(&self, _caller: &Caller) {}
     /// The caller is gone (closed, died, timed out), with its last lane: release what it held.
     /// Called exactly once for each caller, after its last call has returned.

@@ -126,6 +126,10 @@ impl Service for OfMount {
         self.0.call(&OfMount::as_own(caller), call)
     }
 
+    fn answered(&self, caller: &Caller) {
+        self.0.answered(&OfMount::as_own(caller));
+    }
+
     fn detach(&self, caller: &Caller) {
         self.0.detach(&OfMount::as_own(caller));
     }
