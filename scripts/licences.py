@@ -145,7 +145,7 @@ def bill(used: list[dict]) -> dict:
             component["hashes"] = [{"alg": "SHA-256", "content": checksum}]
         components.append(component)
     own = {"type": "application", "bom-ref": "zazen", "name": "zazen", "version": project["version"]}
-    own["licenses"] = [{"license": {"id": project["license"]["text"]}}]
+    own["licenses"] = [{"license": {"id": project["license"]}}]
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",

@@ -65,7 +65,7 @@ def test_spacks_recipe(made, monkeypatch):
     package = recipe["Zazen"]
     assert package.url == f"{BASE}/zazen-{VERSION}.tar.gz" and package.__doc__
     assert told["version"] == [((VERSION,), {"sha256": checksum(made)})]
-    assert told["license"][0][0] == (PROJECT["project"]["license"]["text"],)
+    assert told["license"][0][0] == (PROJECT["project"]["license"],)
     rust = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["rust-version"]
     needs = {words[0].partition("@")[0]: words[0].partition("@")[2] for words, _ in told["depends_on"]}
     assert needs["rust"] == f"{rust}:"
