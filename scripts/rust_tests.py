@@ -31,7 +31,7 @@ LONG = (
     "namespace_nodes",
     "namespace_kills",
     "fuzz",
-    "namespace",
+    "joined",
     "zazen_namespace",
     "pushing",
     "many_datasets",

@@ -165,7 +165,7 @@ MUTANTS = (
         "a long copy goes on without its reader",
         5,
         (("crates/zazend/src/fetch.rs", "        (self.stops)()\n", "        (self.stops)() && false\n"),),
-        ("cargo -p zazend --test left a_long_copy_ends_with_its_reader",),
+        ("cargo -p zazend --test joined a_long_copy_ends_with_its_reader",),
     ),
     Mutant(
         "a status takes no share of its user's heavy calls",

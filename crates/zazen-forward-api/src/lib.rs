@@ -8,8 +8,8 @@
 //! - [`variables`]: the environment variables by which `zazen run` configures the preload library.
 //!
 //! Invariants: nothing here allocates, takes a lock, or makes a system call, since the preload
-//! library uses it in hooks of libc; each structure is laid out as in `posix.h` (`tests/layout.rs`
-//! asks the C compiler).
+//! library uses it in hooks of libc; each structure is laid out as in `posix.h`
+//! (`tests/joined/layout.rs` asks the C compiler).
 
 pub mod elf;
 pub mod near;

@@ -1,6 +1,6 @@
 //! The structures and constants of `plugins/posix/posix.h`.
 //!
-//! Invariant: each structure is laid out as in the header; `tests/layout.rs` compares sizes,
+//! Invariant: each structure is laid out as in the header; `tests/joined/layout.rs` compares sizes,
 //! offsets and constants.
 
 /// The posix plug-in's number: `ID=` of the header.

@@ -1,0 +1,12 @@
+//! The tests that may share a process: one program takes less compiling and linking than one for
+//! each file. A test of what a process has only once is a program of its own.
+// The exemption for tests does not reach their helpers.
+#![allow(clippy::unwrap_used)]
+
+mod fake_webhdfs;
+
+mod joined {
+    mod caches;
+    mod locators;
+    mod namespace;
+}

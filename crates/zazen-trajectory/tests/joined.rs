@@ -1,0 +1,11 @@
+//! The tests that may share a process: one program takes less compiling and linking than one for
+//! each file. A test of what a process has only once is a program of its own.
+// The exemption for tests does not reach their helpers.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+mod joined {
+    mod formats;
+    mod h5md;
+}
