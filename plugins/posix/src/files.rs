@@ -335,7 +335,11 @@ pub(crate) unsafe extern "C" fn px_read_wait(id: u32, tag: u32, data: *mut c_voi
             let description = session.description(id)?;
             let fd = description.fd();
             let attempt = || attempt_read(&description, data, room as usize);
-            let got = if is_nonblocking(fd)? {
+            let got = if is_nonblocking(fd)? && !is_socket(&description) {
+                // It does not block anyway. A FIFO that never had a writer is at its end, and not
+                // ready.
+                read_at(fd, -1, 0, data, room as usize)?
+            } else if is_nonblocking(fd)? {
                 attempt()?
             } else {
                 match attempt() {
