@@ -147,6 +147,7 @@ BANS = [
             "crates/zazen-cli/src/commands/run/shared_read": "messages of stubs (formats/plugin-wire.md)",
             "crates/zazen-mount/src/contract/fsx.rs": "makes bytes to write",
             "crates/zazen-mount/src/forwarded/entries.rs": "the kernel's directory entries",
+            "crates/zazen-forward-api/src/in_order.rs": "the kernel's directory entries",
             "crates/zazen-mount/src/forwarded/far.rs": "random bytes as a number",
             "crates/zazen-mount/src/contract/names.rs": "makes bytes to write",
             "plugins/stream/src/integrate.rs": "adds the elements of samples",

@@ -33,6 +33,14 @@ struct zazen_caller;
 /* Bits of px_open_ahead()'s result: `stat` counts; `data` is all that there is. */
 #define PX_AHEAD_STAT 1
 #define PX_AHEAD_WHOLE 2
+/* And of px_open_several(): the time of access is that of before the bytes of `data` were read.
+ * Whoever reads them says so when it closes the file (PX_CLOSE_READ), or reads a byte. */
+#define PX_AHEAD_QUIET 4
+
+/* Bits of px_close()'s `last`: no descriptor of the session refers to the description any more;
+ * bytes that came along quietly were read. */
+#define PX_CLOSE_LAST 1
+#define PX_CLOSE_READ 2
 
 enum px_hello_kind {
     PX_HELLO_NEW = 0,    /* a new session */
@@ -76,6 +84,15 @@ struct px_stat {
 struct px_found {
     int32_t error, acl, label, reserved;
     struct px_stat stat;
+};
+
+/* A file that px_open_several() opened. Behind it stand `bytes` bytes of the file, and zeros up to
+ * a multiple of 8. `bits`: PX_AHEAD_... */
+struct px_came {
+    struct px_opened opened;
+    struct px_stat stat;
+    int32_t bits;
+    uint32_t bytes;
 };
 
 struct px_statfs {
@@ -147,7 +164,7 @@ int px_open_wait(int dir /* in:obj */, const char *path /* in:str:max=4096 */, i
 /* errno */
 int px_open_direct(int dir /* in:obj */, const char *path /* in:str:max=4096 */, int flags /* in:obj */,
                    uint32_t mode /* in:obj */, uint32_t mask /* in:obj */, int *fd /* out:ptr:fd */);
-/* `last`: no descriptor of the session refers to it any more. Locks go either way. */
+/* `last`: PX_CLOSE_... Locks go either way. */
 /* errno */
 int px_close(uint32_t id /* in:obj */, int last /* in:obj */);
 
@@ -324,6 +341,16 @@ int px_stat_several(int dir /* in:obj */, const char *folder /* in:str:max=4096 
                     uint32_t mask /* in:obj */, int also /* in:obj */,
                     const void *names /* in:arr:size=+1:max=65536 */, uint64_t bytes /* in:obj */,
                     void *found /* out:arr:size=+1:zerocopy */, uint64_t *room /* inout:ptr */);
+/* px_open_ahead() of the first of several names in a folder; and the files that follow, as a guess
+ * of what the caller opens next: up to the first one that is no regular file, may not be opened or
+ * has no blocks on its disk, and up to the first one whose bytes do not come. `folder` and `names`
+ * are as in px_stat_several(). `files` gets a struct px_came, and the bytes, for each file that was
+ * opened; the result is how many. A guess is opened with the same flags, waits for nothing, and
+ * leaves no trace in the file's time of access. */
+/* errno */
+int px_open_several(int dir /* in:obj */, const char *folder /* in:str:max=4096 */, int flags /* in:obj */,
+                    const void *names /* in:arr:size=+1:max=65536 */, uint64_t bytes /* in:obj */,
+                    void *files /* out:arr:size=+1:zerocopy */, uint64_t *room /* inout:ptr */);
 
 /* END-ZAZEN-SCANNER */
 

@@ -21,6 +21,10 @@
 #include <unistd.h>
 
 #define NAMES 8
+/* Files that are opened in the order of their listing: how many there are, and how many are opened
+ * before somebody changes them. */
+#define FILES 20
+#define OPENED 12
 
 static volatile int told;
 static volatile char *shared;
@@ -46,6 +50,45 @@ static void ready(void)
         exit(2);
 }
 
+static int put(const char *name, const char *text)
+{
+    int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    return fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text) || close(fd) != 0;
+}
+
+/* As `change` of test_ahead.py: of each four files one is written, one replaced, one removed. */
+static int change_opens(void)
+{
+    char name[32];
+    int failed = 0;
+    for (int number = 0; number < FILES; number++) {
+        snprintf(name, sizeof name, "opens/%d", number);
+        if (number % 4 == 0)
+            failed |= put(name, "written anew");
+        else if (number % 4 == 1)
+            failed |= put("opens/new", "replaced") || rename("opens/new", name) != 0;
+        else if (number % 4 == 2)
+            failed |= unlink(name) != 0;
+    }
+    return failed;
+}
+
+/* Whether a file is not as it was made, or as it was changed. */
+static int is_wrong(int dir, const char *name, int is_changed)
+{
+    const char *changed[] = {"written anew", "replaced", NULL, "old"};
+    const char *text = is_changed ? changed[atoi(name) % 4] : "old";
+    char bytes[64];
+    struct stat stat;
+    int fd = openat(dir, name, O_RDONLY);
+    if (fd < 0 || !text)
+        return fd >= 0 || text;
+    int size = fstat(fd, &stat) == 0 ? (int)stat.st_size : -1;
+    ssize_t got = read(fd, bytes, sizeof bytes);
+    close(fd);
+    return got != size || size != (int)strlen(text) || memcmp(bytes, text, size) != 0;
+}
+
 /* A change that this program's own child makes. */
 static int child(const char *folder)
 {
@@ -55,7 +98,7 @@ static int child(const char *folder)
             _exit(2);
         int fd = open("file", O_WRONLY | O_TRUNC);
         if (write(fd, "much longer\n", 12) != 12 || close(fd) != 0 || chmod("n5", 0600) != 0 ||
-            unlink("n6") != 0 || rename("n7", "other") != 0)
+            unlink("n6") != 0 || rename("n7", "other") != 0 || change_opens())
             _exit(2);
         _exit(0);
     }
@@ -143,12 +186,24 @@ int main(int count, char **words)
     int fd = open(path, O_RDONLY);
     if (fd < 0 || held < 0 || listed < 0 || !all)
         return 2;
+    /* And opens of files that follow. */
+    char files[FILES][16];
+    int count_of_files = 0, wrong = 0;
+    snprintf(path, sizeof path, "%s/opens", folder);
+    DIR *opens = opendir(path);
+    for (struct dirent *entry = readdir(opens); entry; entry = readdir(opens))
+        if (entry->d_name[0] != '.' && count_of_files < FILES)
+            snprintf(files[count_of_files++], 16, "%s", entry->d_name);
+    for (int at = 0; at < OPENED; at++)
+        wrong += is_wrong(dirfd(opens), files[at], 0);
     ready();
     if (strcmp(channel, "child") == 0)
         pid = child(folder);
     hear(channel, word, folder, wire, pid);
     double at = now();
 
+    for (int at = OPENED; at < count_of_files; at++)
+        wrong += is_wrong(dirfd(opens), files[at], 1);
     fstat(fd, &stat);
     ssize_t got = read(fd, bytes, sizeof bytes);
     printf("file %lld %o ", (long long)stat.st_size, stat.st_mode & 07777);
@@ -163,6 +218,7 @@ int main(int count, char **words)
     for (struct dirent *entry = readdir(inner); entry; entry = readdir(inner))
         names += entry->d_name[0] != '.';
     printf("names %d\n", names);
+    printf("%d opens, %d wrong\n", count_of_files, wrong);
     fprintf(stderr, "%.9f\n", at);
     return 0;
 }

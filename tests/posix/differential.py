@@ -63,7 +63,7 @@ EXEC = (
 
 def operations(seed: int, steps: int, processes: int) -> list[dict]:
     """Independent of what any operation gives, so that some can be left out."""
-    rng = random.Random(seed)
+    rng, often = random.Random(seed), random.Random(~seed)
     kinds = [
         ("open", 14), ("close", 6), ("read", 8), ("write", 12), ("pread", 6), ("pwrite", 6), ("seek", 8),
         ("truncate", 4), ("ftruncate", 4), ("dup", 3), ("dup2", 3), ("readv", 3), ("writev", 3), ("stat", 6),
@@ -94,11 +94,13 @@ def operations(seed: int, steps: int, processes: int) -> list[dict]:
         step["whence"] = rng.randrange(3)
         step["mode"] = rng.choice([0o600, 0o644, 0o400, 0o755, 0o777, 0o1777, 0])
         step["pick"] = rng.randrange(1000)
+        if often.randrange(60) == 0:
+            step["op"] = "in_order"
         result.append(step)
     return result
 
 
-class Player(more.Mappings, more.Streams, more.Signals, more.Limits, more.Place):
+class Player(more.Orders, more.Mappings, more.Streams, more.Signals, more.Limits, more.Place):
     """One process's part. `without` names what is left out, by a stated limit."""
 
     def __init__(self, root: str, without: frozenset[str] = frozenset()) -> None:

@@ -43,6 +43,8 @@ static void at_usr1(int signal)
     (void)signal;
     if (strcmp(mode, "looks") == 0 || strcmp(mode, "greeting") == 0)
         seen = size_of(other);
+    else if (strcmp(mode, "opens") == 0)
+        seen = truncate(other, 7);
     else if (strcmp(mode, "change") == 0)
         seen = chmod(other, 0600);
     else if (strcmp(mode, "write") == 0)
@@ -212,6 +214,27 @@ int main(int count, char **words)
         char text[16] = "";
         ssize_t got = read(fifo, text, sizeof text - 1);
         printf("%zd %s\n", got, text);
+    } else if (strcmp(mode, "opens") == 0) {
+        /* Connected: before, nothing comes along. The third open in alphabetical order brings those
+         * of others along. */
+        size_of(folder);
+        name_of(other, 0, 3);
+        for (int at = 0; at < NAMES; at++) {
+            char bytes[4096];
+            struct stat stat;
+            if (at == 2) {
+                say("half\n");
+                if (read(0, &byte, 1) != 1)
+                    return 2;
+            }
+            name_of(path, 0, at);
+            int fd = open(path, O_RDONLY);
+            if (fd < 0 || fstat(fd, &stat) != 0)
+                return 3;
+            printf("%ld:%zd ", (long)stat.st_size, read(fd, bytes, sizeof bytes));
+            close(fd);
+        }
+        printf("%ld\n", seen);
     } else {
         /* Connected: before, nothing comes along. */
         size_of(folder);

@@ -31,6 +31,47 @@ KEPT = 2
 FILES = ("a", "b", "c", "d/a", "l", "missing/x")
 
 
+class Orders:
+    """Files that are opened one after the other: over TCP, one brings others along."""
+
+    def do_in_order(self, step):
+        """In the middle, one of those that are next changes."""
+        folder = os.path.join(self.root, "order")
+        os.makedirs(folder, exist_ok=True)
+        names = [f"{number:02}" for number in range(14)]
+        for number, name in enumerate(names):
+            with open(os.path.join(folder, name), "w") as file:
+                file.write(f"{step['i']} {name}" * number)
+        said = []
+        for number, name in enumerate(names):
+            path = os.path.join(folder, name)
+            if number == 4 + step["pick"] % 8:
+                self.change(step, os.path.join(folder, names[number + step["pick"] % 2]))
+            try:
+                fd = os.open(path, os.O_RDONLY)
+            except OSError as error:
+                said.append(error.errno)
+                continue
+            said.append([os.fstat(fd).st_size, os.read(fd, step["size"] + 1), os.lseek(fd, 0, os.SEEK_CUR)])
+            os.close(fd)
+        return said
+
+    def change(self, step, path: str) -> None:
+        what = step["t"] % 4
+        if what == 0:
+            with open(path, "a") as file:
+                file.write("more")
+        elif what == 1:
+            os.truncate(path, 3)
+        elif what == 2:
+            os.rename(path, path + "-away")
+        elif (pid := os.fork()) == 0:
+            os.unlink(path)
+            os._exit(0)
+        else:
+            os.waitpid(pid, 0)
+
+
 class Mappings:
     def do_map(self, step):
         self.do_unmap(step)

@@ -126,6 +126,18 @@ def test_a_handler_while_attributes_of_many_names_are_asked_for(node, wire, prog
         assert run.run.wait(60) == 0
 
 
+def test_a_handler_while_files_are_opened_together(node, wire, program, folder):
+    with Run(node, wire, program, "opens") as run:
+        run.go_on()
+        assert run.line() == "half"
+        wire.keep_back(b"held-02\0held-03\0held-04\0", least=2000)
+        run.go_on()
+        run.handle(wire)
+        sizes = [7 if at == 3 else 1000 + at for at in range(NAMES)]
+        assert run.line() == " ".join(f"{size}:{size}" for size in sizes) + " 0"
+        assert run.run.wait(60) == 0
+
+
 def test_a_handler_while_the_first_connection_is_greeted(node, wire, program, folder):
     with Run(node, wire, program, "greeting") as run:
         mask = int(next(line for line in Path(f"/proc/{run.pid}/status").read_text().splitlines()

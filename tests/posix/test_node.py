@@ -29,7 +29,11 @@ os.waitpid(pid, 0)
 def children(pid: int) -> list[int]:
     found = []
     for thread in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{thread}/children") as of_thread:
+        # A thread may end meanwhile.
+        with (
+            contextlib.suppress(FileNotFoundError, ProcessLookupError),
+            open(f"/proc/{pid}/task/{thread}/children") as of_thread,
+        ):
             found += [int(child) for child in of_thread.read().split()]
     return found
 

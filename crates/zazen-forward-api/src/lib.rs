@@ -2,6 +2,7 @@
 //! a program's files, and the posix plug-in, which opens them.
 //!
 //! - [`elf`]: which programs a preload library cannot forward;
+//! - [`in_order`]: what a program asks for next that goes through names in their order;
 //! - [`near`]: how `zazen run` says which folders prefixes stand for;
 //! - [`paths`]: which paths are forwarded, and what they are called at the far side;
 //! - [`structures`]: the structures and constants of `plugins/posix/posix.h`;
@@ -12,6 +13,7 @@
 //! (`tests/joined/layout.rs` asks the C compiler).
 
 pub mod elf;
+pub mod in_order;
 pub mod near;
 pub mod paths;
 pub mod structures;

@@ -97,6 +97,28 @@ pub const AHEAD_STAT: i32 = 1;
 /// `PX_AHEAD_WHOLE`: what `px_open_ahead()` brings is all that there is.
 pub const AHEAD_WHOLE: i32 = 2;
 
+/// `PX_AHEAD_QUIET`: the time of access is that of before the bytes were read.
+pub const AHEAD_QUIET: i32 = 4;
+
+/// `PX_CLOSE_LAST`: no descriptor of the session refers to the description any more.
+pub const CLOSE_LAST: i32 = 1;
+/// `PX_CLOSE_READ`: bytes that came along quietly were read.
+pub const CLOSE_READ: i32 = 2;
+
+/// `struct px_came`: a file that was opened along with another one.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Came {
+    /// The open file description.
+    pub opened: PxOpened,
+    /// Its attributes.
+    pub stat: PxStat,
+    /// Bits of `px_open_ahead()`'s result.
+    pub bits: i32,
+    /// Bytes of the file that stand behind this, and zeros up to a multiple of 8.
+    pub bytes: u32,
+}
+
 /// `struct px_found`: what one look of several found.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -178,6 +200,8 @@ pub mod function {
     pub const HELLO: u32 = 0;
     /// `px_close`
     pub const CLOSE: u32 = 9;
+    /// `px_read`
+    pub const READ: u32 = 10;
     /// `px_write`
     pub const WRITE: u32 = 12;
     /// `px_seek`
@@ -204,4 +228,6 @@ pub mod function {
     pub const OPEN_AHEAD: u32 = 57;
     /// `px_stat_several`
     pub const STAT_SEVERAL: u32 = 58;
+    /// `px_open_several`
+    pub const OPEN_SEVERAL: u32 = 59;
 }

@@ -1,41 +1,56 @@
 //! Answers that came along with an earlier one, where the far side is another machine: a file's
 //! attributes and bytes with its open (`opened.rs`), attributes of the names that follow in a
-//! listing (`looks.rs`). A message there and back takes longer than all that the far kernel does.
-//! `heard.rs` says how long they are good.
+//! listing (`looks.rs`, `listings.rs`), opens of them (`opens.rs`). A message there and back takes
+//! longer than all that the far kernel does. `heard.rs` says how long they are good.
 //!
 //! Invariants: what is kept is in memory of a fixed size. Where a program is in a file is the
-//! program's own, and outlasts all answers: the far side is told before it could matter.
+//! program's own, and outlasts all answers: the far side is told before it could matter. What is
+//! open at the far side for an answer is closed with it.
 
 mod kept;
+mod listings;
 mod looks;
 mod opened;
+mod opens;
 
-pub(crate) use looks::{lacks, listed, look};
+pub(crate) use listings::listed;
+pub(crate) use looks::{lacks, look};
 pub(crate) use opened::{entries, has, open, read, seek, stat};
 
 use crate::far::PxOpened;
 use crate::heard::Told;
 use kept::may_keep;
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
+use zazen_forward_api::structures::CLOSE_READ;
 
 /// What the calls to the far side tell.
 pub(crate) fn hear_of_calls(told: Told) -> bool {
     match told {
-        Told::Settle => opened::settle_all(),
+        Told::Settle => {
+            opens::let_go();
+            opened::settle_all();
+        }
+        Told::Over => opens::let_go(),
+        Told::Ages => opens::ages(),
         Told::Writes(id) => {
             let Some((ino, device)) = inode_of(id) else { return false };
             looks::touched(ino, device, None);
             opened::touched(ino, device);
+            opens::touched(ino, device);
         }
         Told::Left => {
             looks::left();
+            opens::left();
             opened::left();
         }
         Told::Forget | Told::Forked => {
             if matches!(told, Told::Forked) {
                 kept::unlock();
+                listings::forget_all();
                 looks::forget_all();
             }
+            opens::forget_all();
             opened::forget_all();
             OPENED.iter().for_each(|[id, ..]| id.store(0, Ordering::Relaxed));
         }
@@ -43,11 +58,13 @@ pub(crate) fn hear_of_calls(told: Told) -> bool {
     true
 }
 
-/// A description is closed, here too.
-pub(crate) fn closed(id: u32) {
+/// A description is closed, here too. What px_close() is told besides.
+pub(crate) fn closed(id: u32) -> c_int {
     forget_opened(id);
-    opened::closed(id);
+    listings::closed(id);
     looks::closed(id);
+    opens::closed(id);
+    if opened::closed(id) { CLOSE_READ } else { 0 }
 }
 
 /// Files that were opened for writing: their descriptions, inodes and devices.

@@ -7,28 +7,20 @@ use crate::table::{self, FarFile};
 use crate::transport::{self, tagged};
 use crate::{ahead, events, fault, state};
 use std::ffi::{c_int, c_uint};
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Whether this process has asked for locks, or has files of a process that may have: then a close
-/// may release a lock, for which others wait.
-static HAS_LOCKED: AtomicBool = AtomicBool::new(false);
-
-/// From now on closes are waited for.
-pub(crate) fn note_locks() {
-    HAS_LOCKED.store(true, Ordering::Relaxed);
-}
+use zazen_forward_api::structures::CLOSE_LAST;
 
 /// Lets go of a descriptor at the far side.
 pub(crate) fn drop_entry(fd: c_int) -> Result<(), c_int> {
     events::closed(fd);
     match table::take(fd) {
         Some((entry, last)) => {
+            let mut how = 0;
             if last {
                 table::drop_kept(entry);
-                ahead::closed(entry.id());
+                how = CLOSE_LAST | ahead::closed(entry.id());
             }
-            let close = || far!(px_close(entry.id(), c_int::from(last))).map(|_| ());
-            match HAS_LOCKED.load(Ordering::Relaxed) {
+            let close = || far!(px_close(entry.id(), how)).map(|_| ());
+            match state::uses_locks() {
                 // Of a file that stays open, only locks go.
                 false if !last => Ok(()),
                 false if entry.is_only_read() => transport::without_waiting(close),
@@ -88,7 +80,7 @@ hooks! {
     fn flock(fd: c_int, operation: c_int) -> c_int {
         let Some(entry) = table::entry(fd) else { return next(fd, operation) };
         let id = entry.id();
-        note_locks();
+        state::note_locks();
         give(match far!(px_flock(id, operation)) {
             Err(libc::EAGAIN) if operation & libc::LOCK_NB == 0 => {
                 tagged(|tag| far!(px_flock_wait(id, operation, tag)))
@@ -220,7 +212,7 @@ unsafe fn lock(entry: FarFile, command: c_int, asked: *mut libc::flock64) -> Res
     }
     // SAFETY: the program's object.
     let mut lock = to_far(unsafe { &*asked });
-    note_locks();
+    state::note_locks();
     far!(px_lock(entry.id(), command, (&raw mut lock).cast()))?;
     if asks {
         // SAFETY: as above.
@@ -256,7 +248,7 @@ unsafe fn lock_wait(entry: FarFile, command: c_int, asked: *const libc::flock64)
     let at_once = if command == libc::F_SETLKW { libc::F_SETLK } else { libc::F_OFD_SETLK };
     // SAFETY: the program's object.
     let mut lock = to_far(unsafe { &*asked });
-    note_locks();
+    state::note_locks();
     match far!(px_lock(entry.id(), at_once, (&raw mut lock).cast())) {
         Err(libc::EAGAIN | libc::EACCES) => {
             let asked = (&raw const lock).cast();

@@ -33,6 +33,8 @@ static SHARES: AtomicBool = AtomicBool::new(false);
 
 /// The round in which somebody asked last.
 static ASKED_IN: AtomicU64 = AtomicU64::new(0);
+/// Whether something is open at the far side for answers that may come to be used.
+static HOLDS: AtomicBool = AtomicBool::new(false);
 
 /// Whether there is an answer that could be used, or one may be on its way: a signal's handler runs
 /// while its program waits for it.
@@ -48,9 +50,22 @@ pub(crate) fn is_any() -> bool {
 /// The process may have heard something of others, or has changed something itself.
 #[inline]
 pub(crate) fn hear() {
+    end_answers();
+    if HOLDS.load(Ordering::Relaxed) {
+        tell(Told::Over);
+    }
+}
+
+/// The same for the keepers themselves, who have what is open in hand.
+pub(crate) fn end_answers() {
     if may_come() {
         ROUND.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// The keepers have something open at the far side for their answers, or nothing any more.
+pub(crate) fn note_held(holds: bool) {
+    HOLDS.store(holds, Ordering::Relaxed);
 }
 
 /// The process starts another one, or begins to.
@@ -68,8 +83,9 @@ pub(crate) fn note_sharing() {
 /// In a child: it has started nobody.
 pub(crate) fn after_fork() {
     HAS_STARTED.store(false, Ordering::Relaxed);
-    hear();
+    // What is open is its parent's.
     tell(Told::Forked);
+    hear();
 }
 
 /// A signal's handler jumped out of a call.
@@ -80,8 +96,8 @@ pub(crate) fn note_left() {
 
 /// The far side has begun a new session, which knows none of the old numbers.
 pub(crate) fn begin_again() {
-    hear();
     tell(Told::Forget);
+    hear();
 }
 
 /// Whether this is the process's only thread, as libc knows.
@@ -153,7 +169,7 @@ impl Asked {
             return false;
         }
         if !is_by_itself() || waits() != WAITS.load(Ordering::Relaxed) {
-            hear();
+            end_answers();
             return false;
         }
         now_ns().wrapping_sub(self.at_ns) <= AGE_NS_MAX
@@ -162,6 +178,10 @@ impl Asked {
 
 /// What the keepers of answers are told.
 pub(crate) enum Told {
+    /// No answer that there is will be used: nothing is to be held open for one.
+    Over,
+    /// The next call changes nothing: only what is too old is not to be held open.
+    Ages,
     /// The next call may need the offsets as the program has them, or change anything.
     Settle,
     /// The next call writes to that description. Whether the keepers know which file that is: then
@@ -202,7 +222,8 @@ pub(crate) fn note_write(id: u32) {
 /// Before a call to the far side. `unawaited`: nobody waits for its answer.
 pub(crate) fn before_call(function: u32, unawaited: bool) {
     let changes_nothing = match function {
-        function::CLOSE | function::ADVISE => unawaited,
+        // Nobody waits for the bytes that a time of access needs.
+        function::CLOSE | function::ADVISE | function::READ => unawaited,
         function::HELLO
         | function::SEEK
         | function::STAT
@@ -213,7 +234,8 @@ pub(crate) fn before_call(function: u32, unawaited: bool) {
         | function::LISTXATTR
         | function::FCNTL
         | function::OPEN_AHEAD
-        | function::STAT_SEVERAL => true,
+        | function::STAT_SEVERAL
+        | function::OPEN_SEVERAL => true,
         _ => false,
     };
     // Writing changes no other file.
@@ -224,6 +246,8 @@ pub(crate) fn before_call(function: u32, unawaited: bool) {
         tell(Told::Settle);
     } else if is_any() && waits() != WAITS.load(Ordering::Relaxed) {
         hear();
+    } else if HOLDS.load(Ordering::Relaxed) {
+        tell(Told::Ages);
     }
 }
 

@@ -10,7 +10,7 @@
 use crate::far::{self, Destination, HELLO_EXEC, HELLO_FORK, far, place};
 use crate::real::{give, hooks, set_errno, system_call};
 use crate::table::{self, FarFile};
-use crate::{cwd, data, descriptors, events, heard, libraries, near, state, supervised, transport};
+use crate::{cwd, data, events, heard, libraries, near, state, supervised, transport};
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -114,7 +114,7 @@ fn parse(text: &[u8]) -> Option<([u64; 4], Vec<Handed>)> {
 fn take_over(text: &[u8]) {
     let Some(([kind, key, token, cwd], handed)) = parse(text) else { return };
     if !handed.is_empty() {
-        descriptors::note_locks();
+        state::note_locks();
     }
     let mut keep = Vec::new();
     let mut found = Vec::new();

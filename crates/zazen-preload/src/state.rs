@@ -16,6 +16,9 @@ static IS_HERE: AtomicBool = AtomicBool::new(false);
 /// `u32::MAX`: none; the kernel gives it to no user.
 static DAEMON: AtomicU32 = AtomicU32::new(u32::MAX);
 static UMASK: AtomicU32 = AtomicU32::new(0o22);
+/// Whether this process has asked for locks, or has files of a process that may have: then a close
+/// may release a lock, for which others wait.
+static USES_LOCKS: AtomicBool = AtomicBool::new(false);
 struct Settings {
     text: Text,
     socket: Text,
@@ -130,6 +133,15 @@ pub(crate) fn near() -> &'static [u8] {
 /// The user besides root and this process's own whose daemons are believed.
 pub(crate) fn daemon_uid() -> Option<u32> {
     Some(DAEMON.load(Ordering::Relaxed)).filter(|uid| *uid != u32::MAX)
+}
+
+/// The process uses locks from now on: closes are waited for.
+pub(crate) fn note_locks() {
+    USES_LOCKS.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn uses_locks() -> bool {
+    USES_LOCKS.load(Ordering::Relaxed)
 }
 
 pub(crate) fn umask() -> u32 {

@@ -108,6 +108,11 @@ pub(crate) fn end() -> c_int {
 /// The highest number of a description that this process had.
 static HIGHEST: AtomicU32 = AtomicU32::new(0);
 
+/// The far side has given this process a description of that number.
+pub(crate) fn note_number(id: u32) {
+    HIGHEST.fetch_max(id, Ordering::AcqRel);
+}
+
 /// A number that no description of this process had, nor any above it.
 pub(crate) fn beyond_all() -> u64 {
     u64::from(HIGHEST.load(Ordering::Acquire)) + 1

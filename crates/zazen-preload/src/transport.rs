@@ -34,8 +34,12 @@ use zazen_plugin_abi::stub::{StubCall, StubService};
 /// A process that made this many calls will make more: then shared memory pays.
 const CALLS_BEFORE_MEMORY: u32 = 16;
 
-/// Answers that nobody waits for, on one lane at a time.
-const OWED_MAX: u32 = 16;
+/// Answers that nobody waits for, on one lane at a time: more than one call has files opened, and
+/// few enough for what the kernels keep of a connection.
+const OWED_MAX: u32 = 64;
+
+/// Calls without waiting that go together with a later one, at most.
+const REST_MAX: u32 = 8;
 
 /// Calls that are on their way at once over one connection, at most: so few that neither they nor
 /// the answers to writing fill what the kernels keep of a connection, whose ends would wait for
@@ -205,8 +209,10 @@ pub(crate) unsafe extern "C" fn zazen_stub_call(
             if rings.is_mapped() {
                 rings::exchange_in_memory(fd, rings, buffers, service, call, &waits)
             } else if unawaited && lane.takes_one_more() {
-                // With one thread, its next call takes this connection, too.
-                wire::send_only(fd, buffers, service, call, heard::is_alone())
+                // With one thread, its next call takes this connection, too. Of many, some go
+                // ahead, so that the far side is done with them by then.
+                let goes = lane.owed.load(Ordering::Relaxed) % REST_MAX == 0;
+                wire::send_only(fd, buffers, service, call, heard::is_alone() && !goes)
             } else {
                 let owed = lane.owed.swap(0, Ordering::Relaxed);
                 let owed = lane.queues.load(Ordering::Relaxed).then_some(owed);

@@ -486,11 +486,8 @@ pub(crate) unsafe fn send_first(
         if let Err(failure) = send_call(fd, buffers, service, call, WAITED_FOR, flags) {
             return failure;
         }
-        for at in 0..call.out_count as usize {
-            (*call.outputs.add(at)).bytes = 0;
-        }
+        pretend(buffers, call);
     }
-    pretend(buffers, call);
     (status::OK, true)
 }
 
@@ -519,8 +516,16 @@ pub(crate) unsafe fn receive_later(
     }
 }
 
-/// An answer of zeros.
-fn pretend(buffers: &mut Buffers, call: &mut StubCall) {
+/// An answer of zeros, with no bytes.
+///
+/// # Safety
+///
+/// `call` is a stub's.
+unsafe fn pretend(buffers: &mut Buffers, call: &mut StubCall) {
+    for at in 0..call.out_count as usize {
+        // SAFETY: the stub's array.
+        unsafe { (*call.outputs.add(at)).bytes = 0 };
+    }
     let bytes = (call.reply_bytes_max as usize).min(SMALL_BYTES);
     buffers.answer[..bytes.div_ceil(8)].fill(0);
     call.reply = buffers.answer.as_mut_ptr().cast();
@@ -542,10 +547,12 @@ pub(crate) unsafe fn send_only(
 ) -> (i32, bool) {
     let flags = if may_rest { libc::MSG_MORE } else { 0 };
     // SAFETY: the caller's promise.
-    if let Err(failure) = unsafe { send_call(fd, buffers, service, call, NOT_WAITED_FOR, flags) } {
-        return failure;
+    unsafe {
+        if let Err(failure) = send_call(fd, buffers, service, call, NOT_WAITED_FOR, flags) {
+            return failure;
+        }
+        pretend(buffers, call);
     }
-    pretend(buffers, call);
     (status::OK, true)
 }
 

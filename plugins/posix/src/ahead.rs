@@ -1,25 +1,34 @@
-//! Answers that come along with others: what a program asks for after an open, and attributes of
-//! names that follow in a listing. For clients from which a message takes long.
+//! Answers that come along with others: what a program asks for after an open, attributes of names
+//! that follow in a listing, and opens of them. For clients from which a message takes long.
 //!
 //! Invariants: each answer is what the single calls would have said at a moment within this one.
 //! Bytes come only of regular files that have blocks: so nothing is read of a file whose reading
-//! does something (those of /sys have none), or that lies on a tape.
+//! does something (those of /sys have none), or that lies on a tape. What is only a guess leaves no
+//! trace: it opens such files only, and reads them without moving their time of access. Guesses
+//! take a small part of the descriptors that there are.
 
 use crate::base::Base;
 use crate::entry::answer;
-use crate::files::{enter_description, opened_now};
+use crate::files::{enter_description, open_again, opened_now};
 use crate::metadata::{look, look_at};
 use crate::reach::{self, by_number};
+use crate::session::{Description, Session, is_among_the_first};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 use zazen_forward_api::paths::PATH_MAX;
-use zazen_forward_api::structures::{AHEAD_STAT, AHEAD_WHOLE, Found, PxOpened, PxStat};
-use zazen_plugin_sdk::{Outcome, errno, text};
+use zazen_forward_api::structures::{AHEAD_QUIET, AHEAD_STAT, AHEAD_WHOLE, Came, Found, PxOpened, PxStat};
+use zazen_plugin_sdk::{Outcome, checked, errno, text};
 
 /// What statx(2) gives of all files.
 const MASK: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME | libc::STATX_MNT_ID;
 /// Room for an entry with any name.
 const ENTRY_BYTES_MAX: usize = 280;
+/// Bytes of one file that was opened with others. Larger files come without.
+const FILE_BYTES_MAX: usize = 32 << 10;
+/// When the kernel moves a time of access in any case, in seconds, and less than that.
+const ACCESSED_LATELY_S: i64 = 23 * 60 * 60;
 
 /// See posix.h.
 ///
@@ -40,26 +49,41 @@ pub(crate) unsafe extern "C" fn px_open_ahead(
     unsafe {
         let room = std::mem::take(&mut *count) as usize;
         answer(|session| {
-            if flags & (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_PATH) != libc::O_RDONLY {
-                return Err(libc::EINVAL);
-            }
-            let description = opened_now(session, dir, text(path), flags, 0, 0)?;
-            let (fd, kind) = (description.fd(), description.mode & libc::S_IFMT);
-            let (told, got, is_whole) = match kind {
-                libc::S_IFREG => read_all(fd, data, room),
-                libc::S_IFDIR => list(fd, data, room),
-                _ => (None, 0, false),
-            };
-            let mut bits = if is_whole { AHEAD_WHOLE } else { 0 };
-            if let Some(told) = told {
-                *stat = told;
-                bits |= AHEAD_STAT;
-            }
-            *opened = enter_description(session, description)?;
-            *count = got as u64;
-            Ok(bits)
+            let came = open_with_all(session, dir, text(path), flags, (data, room))?;
+            (*opened, *stat) = (came.opened, came.stat);
+            *count = came.bytes.into();
+            Ok(came.bits)
         })
     }
+}
+
+/// Opens a file for reading, and takes what programs ask for next.
+///
+/// # Safety
+///
+/// `data` has room for so many bytes.
+unsafe fn open_with_all(
+    session: &Session,
+    dir: c_int,
+    path: &CStr,
+    flags: c_int,
+    (data, room): (*mut c_void, usize),
+) -> Outcome<Came> {
+    if flags & (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_PATH) != libc::O_RDONLY {
+        return Err(libc::EINVAL);
+    }
+    let description = opened_now(session, dir, path, flags, 0, 0)?;
+    // SAFETY: the caller's room.
+    let (told, got, is_whole) = unsafe {
+        match description.mode & libc::S_IFMT {
+            libc::S_IFREG => read_all(description.fd(), data, room),
+            libc::S_IFDIR => list(description.fd(), data, room),
+            _ => (None, 0, false),
+        }
+    };
+    let bits = if is_whole { AHEAD_WHOLE } else { 0 } | if told.is_some() { AHEAD_STAT } else { 0 };
+    let opened = enter_description(session, description)?;
+    Ok(Came { opened, stat: told.unwrap_or_default(), bits, bytes: got as u32 })
 }
 
 /// A file's attributes, and its bytes if all of them fit.
@@ -104,6 +128,184 @@ unsafe fn list(fd: RawFd, data: *mut c_void, room: usize) -> (Option<PxStat>, us
         }
     }
     (look_at(fd, MASK).ok(), got, is_whole)
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_open_several(
+    dir: c_int,
+    folder: *const c_char,
+    flags: c_int,
+    names: *const c_void,
+    bytes: u64,
+    files: *mut c_void,
+    room: *mut u64,
+) -> c_int {
+    // SAFETY: the dispatcher's memory: as much room as is said; on failure nothing comes back.
+    unsafe {
+        let most = std::mem::take(&mut *room) as usize;
+        answer(|session| {
+            let folder = text(folder).to_bytes();
+            let names: &[u8] =
+                if bytes == 0 { &[] } else { std::slice::from_raw_parts(names.cast(), bytes as usize) };
+            let mut names = names.split_inclusive(|byte| *byte == 0).map(CStr::from_bytes_with_nul);
+            let first = names.next().ok_or(libc::EINVAL)?.map_err(|_| libc::EINVAL)?;
+            if folder.len() + first.count_bytes() >= PATH_MAX {
+                return Err(libc::ENAMETOOLONG);
+            }
+            let path = CString::new([folder, first.to_bytes()].concat()).map_err(|_| libc::EINVAL)?;
+            let mut files = Files { to: files.cast(), room: most, used: 0, count: 0 };
+            let (data, rest) = files.rest().ok_or(libc::EINVAL)?;
+            let came = open_with_all(session, dir, &path, flags, (data, rest.min(FILE_BYTES_MAX)))?;
+            files.put(&came);
+            if came.opened.mode & libc::S_IFMT == libc::S_IFREG
+                && let Ok(base) = folder_of(session, dir, folder)
+            {
+                for name in names.map_while(Result::ok) {
+                    let Some(data) = files.rest() else { break };
+                    let Ok(came) = guess(session, &base, name, flags, data) else { break };
+                    files.put(&came);
+                    if came.bits & AHEAD_WHOLE == 0 {
+                        break;
+                    }
+                }
+            }
+            *room = files.used as u64;
+            Ok(files.count)
+        })
+    }
+}
+
+/// The files of an answer, one behind the other.
+struct Files {
+    to: *mut u8,
+    room: usize,
+    used: usize,
+    count: c_int,
+}
+
+impl Files {
+    /// Where the next file's bytes go, and how many at most; `None`: there is no room for the file.
+    fn rest(&self) -> Option<(*mut c_void, usize)> {
+        let at = self.used + size_of::<Came>();
+        // What stands behind the bytes is zeros up to a multiple of 8.
+        (at <= self.room).then(|| (self.to.wrapping_add(at).cast(), (self.room - at) & !7))
+    }
+
+    /// The next file is this; its bytes are where they belong.
+    ///
+    /// # Safety
+    ///
+    /// `rest` said that there is room for it.
+    unsafe fn put(&mut self, came: &Came) {
+        let bytes = came.bytes as usize;
+        let gap = bytes.wrapping_neg() & 7;
+        let at = self.to.wrapping_add(self.used);
+        // SAFETY: the caller's promise; the gap is within the room, which is a multiple of 8 there.
+        unsafe {
+            at.cast::<Came>().write_unaligned(*came);
+            at.wrapping_add(size_of::<Came>() + bytes).write_bytes(0, gap);
+        }
+        self.used += size_of::<Came>() + bytes + gap;
+        self.count += 1;
+    }
+}
+
+/// The folder that names stand in, as what their paths begin at.
+fn folder_of(session: &Session, dir: c_int, folder: &[u8]) -> Outcome<Base> {
+    let base = Base::new(session, dir)?;
+    if folder.is_empty() {
+        return Ok(base);
+    }
+    let path = CString::new(folder).map_err(|_| libc::EINVAL)?;
+    let found = reach::open(&base, &path, libc::O_PATH | libc::O_DIRECTORY, 0)?;
+    Ok(Base::Held(Arc::new(Description::new(found)?)))
+}
+
+/// Opens a file that the caller has not asked for yet, without a trace and without waiting.
+///
+/// # Safety
+///
+/// `data` has room for so many bytes.
+unsafe fn guess(
+    session: &Session,
+    base: &Base,
+    name: &CStr,
+    flags: c_int,
+    (data, room): (*mut c_void, usize),
+) -> Outcome<Came> {
+    if !session.has_room_to_spare() {
+        return Err(libc::EMFILE);
+    }
+    // What it is, before it is opened: opening a device or a FIFO does something.
+    let found = reach::open(base, name, libc::O_PATH | libc::O_NOFOLLOW, 0)?;
+    let before = look_at(found.as_raw_fd(), MASK)?;
+    let is_small = before.size < FILE_BYTES_MAX as u64;
+    if before.mode & libc::S_IFMT != libc::S_IFREG
+        || before.blocks == 0
+        || is_small && before.size >= room as u64
+    {
+        return Err(libc::EAGAIN);
+    }
+    let flags = flags & !libc::O_DIRECT;
+    let open = |flags: c_int| {
+        let flags = flags | libc::O_NONBLOCK | libc::O_NOCTTY;
+        if flags & libc::O_NOFOLLOW == 0 {
+            return open_again(found.as_raw_fd(), flags);
+        }
+        // The kernel's own link may not be followed then, and the flag is one that programs see.
+        reach::open(base, name, flags, 0)
+    };
+    let (fd, is_quiet) = match open(flags | libc::O_NOATIME) {
+        // Another user's file.
+        Err(libc::EPERM) => (open(flags)?, false),
+        fd => (fd?, true),
+    };
+    if !is_among_the_first(fd.as_raw_fd()) {
+        return Err(libc::EMFILE);
+    }
+    let reads = is_small && (is_quiet || moves_no_time(fd.as_raw_fd(), &before));
+    let (told, got, is_whole) = if reads {
+        // SAFETY: the caller's room.
+        unsafe { read_all(fd.as_raw_fd(), data, room.min(FILE_BYTES_MAX)) }
+    } else {
+        (look_at(fd.as_raw_fd(), MASK).ok(), 0, false)
+    };
+    // SAFETY: numbers only.
+    checked(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags) })?;
+    let stat = told.ok_or(libc::EIO)?;
+    if (stat.ino, stat.devices) != (before.ino, before.devices) {
+        return Err(libc::EAGAIN);
+    }
+    let quiet = if is_quiet && flags & libc::O_NOATIME == 0 { AHEAD_QUIET } else { 0 };
+    let bits = AHEAD_STAT | if is_whole { AHEAD_WHOLE | quiet } else { 0 };
+    let opened = enter_description(session, Description::new(fd)?)?;
+    Ok(Came { opened, stat, bits, bytes: got as u32 })
+}
+
+/// Whether reading a file leaves its time of access as it is, as the kernel decides on it.
+fn moves_no_time(fd: RawFd, stat: &PxStat) -> bool {
+    // SAFETY: all zeros is a valid answer; a descriptor of the caller's.
+    let flags = unsafe {
+        let mut found: libc::statvfs64 = std::mem::zeroed();
+        if libc::fstatvfs64(fd, &raw mut found) != 0 {
+            return false;
+        }
+        found.f_flag
+    };
+    if flags & (libc::ST_NOATIME | libc::ST_RDONLY) != 0 {
+        return true;
+    }
+    let [accessed, _, changed, modified] = [0, 1, 2, 3].map(|at| (stat.seconds[at], stat.nanoseconds[at]));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(i64::MAX, |now| now.as_secs() as i64);
+    flags & libc::ST_RELATIME != 0
+        && accessed > changed
+        && accessed > modified
+        && now.saturating_sub(accessed.0) < ACCESSED_LATELY_S
 }
 
 /// See posix.h.

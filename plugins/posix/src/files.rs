@@ -34,7 +34,7 @@ fn open(base: &Base, path: &CStr, flags: c_int, mode: u32, mask: u32) -> Outcome
 }
 
 /// The file of a description once more, as open(2) of `/dev/fd/N` does it.
-fn open_again(held: RawFd, flags: c_int) -> Outcome<OwnedFd> {
+pub(crate) fn open_again(held: RawFd, flags: c_int) -> Outcome<OwnedFd> {
     let name = by_number(held);
     let flags = flags & !libc::O_NOFOLLOW | libc::O_CLOEXEC;
     // SAFETY: a string of ours; the descriptor is new.

@@ -30,6 +30,13 @@ fn descriptions_max() -> usize {
         usize::try_from(limit.rlim_cur / SHARE).unwrap_or(DESCRIPTIONS_MAX).clamp(64, DESCRIPTIONS_MAX)
     })
 }
+
+/// Whether a new descriptor is among so many that one session could have them all: the kernel gives
+/// the lowest number that is free.
+pub(crate) fn is_among_the_first(fd: RawFd) -> bool {
+    usize::try_from(fd).is_ok_and(|fd| fd < descriptions_max())
+}
+
 /// One open file description.
 pub(crate) struct Description {
     fd: OwnedFd,
@@ -114,6 +121,14 @@ impl Session {
     pub(crate) fn description(&self, id: u32) -> Outcome<Arc<Description>> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         table.get(id as usize).and_then(Option::clone).ok_or(libc::EBADF)
+    }
+
+    /// Whether the session has less than half of what it may have: then there is room for what it
+    /// may not need.
+    pub(crate) fn has_room_to_spare(&self) -> bool {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).len();
+        table.len().saturating_sub(self.first + free) < descriptions_max() / 2
     }
 
     /// A number for a new description.

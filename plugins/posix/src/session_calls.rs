@@ -6,6 +6,7 @@ use crate::{record_locks, sessions};
 use std::ffi::c_int;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::{Arc, PoisonError};
+use zazen_forward_api::structures::{CLOSE_LAST, CLOSE_READ};
 use zazen_plugin_sdk::checked;
 
 /// See posix.h.
@@ -62,9 +63,16 @@ pub(crate) extern "C" fn px_take(id: u32, fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn px_close(id: u32, last: c_int) -> c_int {
     answer(|session| {
-        let description = if last != 0 { session.remove(id)? } else { session.description(id)? };
+        let is_last = last & CLOSE_LAST != 0;
+        let description = if is_last { session.remove(id)? } else { session.description(id)? };
+        if last & CLOSE_READ != 0 {
+            let mut byte = 0_u8;
+            // Now its time of access moves, if the kernel has it so.
+            // SAFETY: room for a byte.
+            unsafe { libc::pread64(description.fd(), (&raw mut byte).cast(), 1, 0) };
+        }
         record_locks::closed(session, &description);
-        match Arc::into_inner(description).filter(|_| last != 0) {
+        match Arc::into_inner(description).filter(|_| is_last) {
             Some(description) => description.close(),
             None => Ok(0),
         }

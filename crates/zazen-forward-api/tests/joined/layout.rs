@@ -55,6 +55,7 @@ fn structures_and_constants_are_those_of_the_header() {
     layout!(facts, Found = "px_found" {
         error = "error", acl = "acl", label = "label", reserved = "reserved", stat = "stat",
     });
+    layout!(facts, Came = "px_came" { opened = "opened", stat = "stat", bits = "bits", bytes = "bytes" });
     layout!(facts, StatFs = "px_statfs" { 0 = "type" });
     let names = [
         "type", "bsize", "blocks", "bfree", "bavail", "files", "ffree", "fsid", "namelen", "frsize", "flags",
@@ -79,6 +80,9 @@ fn structures_and_constants_are_those_of_the_header() {
         ("PX_PATH_MAX", PATH_MAX as i64),
         ("PX_AHEAD_STAT", AHEAD_STAT.into()),
         ("PX_AHEAD_WHOLE", AHEAD_WHOLE.into()),
+        ("PX_AHEAD_QUIET", AHEAD_QUIET.into()),
+        ("PX_CLOSE_LAST", CLOSE_LAST.into()),
+        ("PX_CLOSE_READ", CLOSE_READ.into()),
         ("PX_HELLO_NEW", HELLO_NEW.into()),
         ("PX_HELLO_JOIN", HELLO_JOIN.into()),
         ("PX_HELLO_FORK", HELLO_FORK.into()),

@@ -2,12 +2,15 @@
 
 use crate::far::PxStat;
 use crate::signals::{Lock, Locked};
-use crate::{heard, state, transport};
+use crate::{heard, lineage, state, transport};
 use std::cell::UnsafeCell;
 
 /// Whether answers may be asked for in advance.
 pub(super) fn may_keep() -> bool {
-    !state::daemon_is_here() && heard::is_by_itself() && transport::reaches_the_plug_in()
+    !state::daemon_is_here()
+        && heard::is_by_itself()
+        && transport::reaches_the_plug_in()
+        && !lineage::is_orphan()
 }
 
 /// The device that holds a file.

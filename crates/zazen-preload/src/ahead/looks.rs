@@ -7,47 +7,19 @@
 //! follows from how many of the last ones were used.
 
 use super::kept::{Shared, device_of, lock, may_keep};
-use crate::far::{PxOpened, PxStat, far};
-use crate::heard::{Asked, hear, is_alone, is_any, may_come};
-use crate::{fault, transport};
+use super::listings::{list_in_order, listings};
+use crate::far::{PxStat, far};
+use crate::fault;
+use crate::heard::{Asked, end_answers, is_alone, is_any, may_come};
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
+use zazen_forward_api::in_order::{LISTINGS, NAMES_MAX, Names, Walk, split};
 use zazen_forward_api::paths::{PATH_MAX, Text};
-use zazen_forward_api::structures::{AHEAD_WHOLE, Found};
+use zazen_forward_api::structures::Found;
 
-/// Names of one call, at most, and at least.
-const NAMES_MAX: usize = 32;
-const NAMES_MIN: usize = 4;
-/// And of the first.
-const NAMES_FIRST: usize = 16;
-const NAME_BYTES: usize = 4096;
-/// Listings that are remembered, and bytes of each: what is beyond them is looked at one by one.
-const LISTINGS: usize = 4;
-const LISTING_BYTES: usize = 256 << 10;
-/// How many names a program may pass over.
-const PASSED_OVER: usize = 4;
-/// Looks in a listing's order, before the next ones are asked for; and how many count.
-const STEPS_MIN: u32 = 2;
-const STEPS_MAX: u32 = 16;
-/// Looks in alphabetical order, before a folder is listed for them; it may have so many bytes.
-const ORDERED_MIN: u32 = 3;
-const ORDERED_BYTES: usize = 32 << 10;
-/// The number of a listing whose description is closed.
-const CLOSED: u32 = u32::MAX;
-/// Room for a name and what stands before it in an entry.
-const NAME_AT: usize = 19;
-
-/// Names in the order in which a program got them.
-struct Listing {
-    /// The description that was listed; 0 for none.
-    id: u32,
-    bytes: usize,
-    /// Behind the name that was looked at last.
-    at: usize,
-    /// When it was last of use, as State::turn counts.
-    turn: u64,
-}
+/// Where a file's attributes have the time of its last change.
+const CHANGED: usize = 2;
 
 /// The answers of one call.
 struct Batch {
@@ -58,34 +30,16 @@ struct Batch {
     /// Whether the two attributes were asked for.
     also: bool,
     folder: Text,
-    names: [u8; NAME_BYTES],
-    /// Where each name begins and ends.
-    spans: [(u16, u16); NAMES_MAX],
-    count: usize,
+    names: Names,
     /// The name that was asked for last.
     last: usize,
     used: usize,
     used_also: bool,
-    /// Names of the next call.
-    size: usize,
-}
-
-/// Looks at names of one folder in their alphabetical order.
-struct Ordered {
-    dir: c_int,
-    folder: Text,
-    name: Text,
-    looks: u32,
 }
 
 struct State {
-    listings: [Listing; LISTINGS],
     /// The answers for names of each listing.
     batches: [Batch; LISTINGS],
-    turn: u64,
-    /// How many looks in a row were in a listing's order.
-    steps: u32,
-    ordered: Ordered,
     /// Whether the program asks for the two attributes, too.
     wants_also: bool,
     /// A call for a batch is under way: a signal's handler asks alone meanwhile.
@@ -93,7 +47,6 @@ struct State {
 }
 
 static STATE: Shared<State> = Shared(UnsafeCell::new(State {
-    listings: [const { Listing { id: 0, bytes: 0, at: 0, turn: 0 } }; LISTINGS],
     batches: [const {
         Batch {
             asked: Asked::NEVER,
@@ -102,25 +55,17 @@ static STATE: Shared<State> = Shared(UnsafeCell::new(State {
             mask: 0,
             also: false,
             folder: Text::new(),
-            names: [0; NAME_BYTES],
-            spans: [(0, 0); NAMES_MAX],
-            count: 0,
+            names: Names::NONE,
             last: 0,
             used: 0,
             used_also: false,
-            size: NAMES_FIRST,
         }
     }; LISTINGS],
-    turn: 0,
-    steps: 0,
-    ordered: Ordered { dir: 0, folder: Text::new(), name: Text::new(), looks: 0 },
     wants_also: false,
     is_asking: false,
 }));
-/// Whether there was ever a listing or a batch.
+/// Whether there was ever a batch.
 static IS_USED: AtomicBool = AtomicBool::new(false);
-static LISTED: Shared<[[u8; LISTING_BYTES]; LISTINGS]> =
-    Shared(UnsafeCell::new([[0; LISTING_BYTES]; LISTINGS]));
 static FOUND: Shared<[[Found; NAMES_MAX]; LISTINGS]> = Shared(UnsafeCell::new(
     [[Found {
         error: 0,
@@ -147,21 +92,6 @@ static FOUND: Shared<[[Found; NAMES_MAX]; LISTINGS]> = Shared(UnsafeCell::new(
     }; NAMES_MAX]; LISTINGS],
 ));
 
-/// The program has got these entries of a directory.
-pub(crate) fn listed(id: u32, data: *const c_void, bytes: usize) {
-    if bytes == 0 || !may_keep() {
-        return;
-    }
-    let _locked = lock();
-    // SAFETY: this thread has the lock; the caller's bytes.
-    unsafe {
-        let state = &mut *STATE.0.get();
-        let known = state.listings.iter().position(|listing| listing.id == id);
-        let which = known.unwrap_or_else(|| state.new_listing(id));
-        state.append(which, std::slice::from_raw_parts(data.cast::<u8>(), bytes));
-    }
-}
-
 /// In a child: another thread may have been in the middle of a change.
 pub(super) fn forget_all() {
     if !IS_USED.load(Ordering::Relaxed) {
@@ -170,11 +100,8 @@ pub(super) fn forget_all() {
     let _locked = lock();
     // SAFETY: this thread has the lock.
     let state = unsafe { &mut *STATE.0.get() };
-    for listing in &mut state.listings {
-        *listing = Listing { id: 0, bytes: 0, at: 0, turn: 0 };
-    }
-    state.batches.iter_mut().for_each(|batch| batch.count = 0);
-    (state.ordered.looks, state.is_asking) = (0, false);
+    state.batches.iter_mut().for_each(|batch| batch.names.count = 0);
+    state.is_asking = false;
 }
 
 /// Whoever asked for a batch is not there any more.
@@ -194,15 +121,8 @@ pub(super) fn closed(id: u32) {
     let _locked = lock();
     // SAFETY: this thread has the lock.
     let state = unsafe { &mut *STATE.0.get() };
-    for listing in state.listings.iter_mut().filter(|listing| listing.id == id) {
-        // The names stay: programs list a directory, close it, and then look.
-        listing.id = CLOSED;
-    }
     for batch in state.batches.iter_mut().filter(|batch| batch.dir == id as c_int) {
-        batch.count = 0;
-    }
-    if state.ordered.dir == id as c_int {
-        state.ordered.looks = 0;
+        batch.names.count = 0;
     }
 }
 
@@ -216,106 +136,47 @@ pub(super) fn touched(ino: u64, device: (u32, u32), now: Option<&PxStat>) {
     let (state, found) = unsafe { (&mut *STATE.0.get(), &mut *FOUND.0.get()) };
     if state.is_asking {
         // By a signal's handler: the answers on their way may be from before.
-        hear();
+        end_answers();
     }
     for (batch, found) in state.batches.iter_mut().zip(found) {
-        for (one, span) in found.iter_mut().zip(&mut batch.spans).take(batch.count) {
+        for (at, one) in found.iter_mut().enumerate().take(batch.names.count) {
             if one.error == 0 && one.stat.ino == ino && device_of(&one.stat) == device {
                 match now {
                     Some(now) => one.stat = *now,
-                    // No name is empty.
-                    None => *span = (0, 0),
+                    None => batch.names.forget(at),
                 }
             }
         }
     }
 }
 
-/// The folder of a path, up to its last slash, and the name behind it.
-fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
-    let name_at = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
-    let (folder, name) = path.split_at(name_at);
-    (!matches!(name, b"" | b"." | b"..")).then_some((folder, name))
+/// Whether a look that is still good tells of another file by that name, or of a change of it. The
+/// caller has the lock.
+pub(super) fn contradict(dir: c_int, folder: &[u8], name: &[u8], stat: &PxStat) -> bool {
+    if !IS_USED.load(Ordering::Relaxed) {
+        return false;
+    }
+    let what = |stat: &PxStat| (stat.ino, device_of(stat), stat.seconds[CHANGED], stat.nanoseconds[CHANGED]);
+    // SAFETY: the caller has the lock.
+    let (state, found) = unsafe { (&*STATE.0.get(), &*FOUND.0.get()) };
+    state.batches.iter().zip(found).any(|(batch, found)| {
+        batch.position(dir, folder, name).is_some_and(|at| {
+            (found[at].error != 0 || what(&found[at].stat) != what(stat)) && batch.asked.is_good()
+        })
+    })
 }
 
 impl Batch {
-    fn name(&self, at: usize) -> &[u8] {
-        let (from, to) = self.spans[at];
-        &self.names[from as usize..to as usize]
-    }
-
     /// Which of the answers is that path's.
     fn position(&self, dir: c_int, folder: &[u8], name: &[u8]) -> Option<usize> {
         if dir != self.dir || folder != self.folder.as_bytes() {
             return None;
         }
-        (self.last..self.count).chain(0..self.last.min(self.count)).find(|at| self.name(*at) == name)
-    }
-}
-
-/// An entry of a listing: its name, and where the next one begins.
-fn entry(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
-    let length = u16::from_ne_bytes([*bytes.get(at + 16)?, *bytes.get(at + 17)?]) as usize;
-    let text = bytes.get(at + NAME_AT..at + length)?;
-    let end = text.iter().position(|byte| *byte == 0)?;
-    Some((&text[..end], at + length))
-}
-
-/// The next name behind `at`, which is none of the directory's own.
-fn next_name(bytes: &[u8], mut at: usize) -> Option<(&[u8], usize)> {
-    loop {
-        let (name, next) = entry(bytes, at)?;
-        if !matches!(name, b"." | b"..") {
-            return Some((name, next));
-        }
-        at = next;
+        self.names.position(name, self.last)
     }
 }
 
 impl State {
-    /// Makes room for a listing, in place of the one that was of no use for longest.
-    fn new_listing(&mut self, id: u32) -> usize {
-        IS_USED.store(true, Ordering::Relaxed);
-        let oldest = (0..LISTINGS).min_by_key(|which| self.listings[*which].turn);
-        let which = oldest.unwrap_or(0);
-        self.listings[which] = Listing { id, bytes: 0, at: 0, turn: 0 };
-        (self.batches[which].count, self.batches[which].size) = (0, NAMES_FIRST);
-        which
-    }
-
-    /// Adds entries to a listing, if there is room.
-    fn append(&mut self, which: usize, more: &[u8]) {
-        self.turn += 1;
-        let listing = &mut self.listings[which];
-        listing.turn = self.turn;
-        // SAFETY: the caller has the lock.
-        let all = unsafe { &mut *LISTED.0.get() };
-        if let Some(to) = all[which].get_mut(listing.bytes..listing.bytes + more.len()) {
-            to.copy_from_slice(more);
-            listing.bytes += more.len();
-        }
-    }
-
-    /// Takes a step in the listing where `name` comes next, or was the last: which one.
-    fn step(&mut self, name: &[u8]) -> Option<usize> {
-        // SAFETY: the caller has the lock.
-        let all = unsafe { &*LISTED.0.get() };
-        self.turn += 1;
-        for (which, listing) in self.listings.iter_mut().enumerate() {
-            let bytes = &all[which][..listing.bytes];
-            let mut at = listing.at;
-            for _ in 0..=PASSED_OVER {
-                let Some((next, end)) = next_name(bytes, at) else { break };
-                at = end;
-                if next == name {
-                    (listing.at, listing.turn) = (end, self.turn);
-                    return Some(which);
-                }
-            }
-        }
-        None
-    }
-
     /// The answer for a path, if it is there and still good.
     fn known(&mut self, dir: c_int, folder: &[u8], name: &[u8], how: (c_int, u32)) -> Option<&Found> {
         for (which, batch) in self.batches.iter_mut().enumerate() {
@@ -333,84 +194,6 @@ impl State {
         }
         None
     }
-
-    /// Fills a batch with `name` and those that come next; how many bytes the names have.
-    fn begin(&mut self, name: &[u8], which: usize) -> usize {
-        let Listing { bytes, mut at, .. } = self.listings[which];
-        // SAFETY: the caller has the lock.
-        let bytes = unsafe { &(&*LISTED.0.get())[which][..bytes] };
-        let batch = &mut self.batches[which];
-        let (mut end, mut name) = (0, name);
-        batch.count = 0;
-        while batch.count < batch.size && end + name.len() < NAME_BYTES {
-            batch.names[end..end + name.len()].copy_from_slice(name);
-            batch.spans[batch.count] = (end as u16, (end + name.len()) as u16);
-            end += name.len();
-            batch.names[end] = 0;
-            end += 1;
-            batch.count += 1;
-            match next_name(bytes, at) {
-                Some((next, behind)) => (name, at) = (next, behind),
-                None => break,
-            }
-        }
-        end
-    }
-
-    /// Counts a look that is in no listing; whether its folder is to be listed.
-    fn is_ordered(&mut self, dir: c_int, folder: &[u8], name: &[u8]) -> bool {
-        let ordered = &mut self.ordered;
-        let goes_on = ordered.dir == dir && ordered.folder.as_bytes() == folder;
-        if !goes_on || name <= ordered.name.as_bytes() {
-            ordered.looks = 0;
-        }
-        ordered.looks = ordered.looks.saturating_add(1);
-        ordered.dir = dir;
-        let fits = (goes_on || ordered.folder.set(folder)) && ordered.name.set(name);
-        // Once: what could not be listed is not tried again at the next look.
-        fits && ordered.looks == ORDERED_MIN
-    }
-}
-
-/// Lists a folder that a program looks through in alphabetical order, and leaves no trace there:
-/// not in its time of access either. Whether that was possible.
-fn list_in_order(dir: c_int, folder: &[u8], name: &[u8]) -> bool {
-    let mut path = Text::new();
-    if !path.set(if folder.is_empty() { b"." } else { folder }) {
-        return false;
-    }
-    let (mut opened, mut stat) = (PxOpened::default(), PxStat::default());
-    let mut bytes = vec![0_u8; ORDERED_BYTES];
-    let mut count = bytes.len() as u64;
-    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NONBLOCK | libc::O_NOATIME;
-    let (out, told, data) =
-        ((&raw mut opened).cast(), (&raw mut stat).cast(), bytes.as_mut_ptr().cast::<c_void>());
-    let outcome = far!(px_open_ahead(dir, path.as_ptr(), flags, out, told, data, &raw mut count));
-    let Ok(bits) = outcome else { return false };
-    let _ = transport::without_waiting(|| far!(px_close(opened.id, 1)));
-    if bits & AHEAD_WHOLE == 0 {
-        return false;
-    }
-    let bytes = &bytes[..(count as usize).min(ORDERED_BYTES)];
-    let mut entries = Vec::new();
-    let mut at = 0;
-    while let Some((name, next)) = entry(bytes, at) {
-        entries.push((name, &bytes[at..next]));
-        at = next;
-    }
-    entries.sort_unstable_by_key(|(name, _)| *name);
-    let _locked = lock();
-    // SAFETY: this thread has the lock.
-    let state = unsafe { &mut *STATE.0.get() };
-    let which = state.new_listing(CLOSED);
-    for (this, bytes) in entries {
-        if this < name {
-            continue;
-        }
-        state.append(which, bytes);
-    }
-    state.steps = STEPS_MAX;
-    true
 }
 
 /// Flags whose looks are kept: of the name itself, where nobody asked for the newest answer.
@@ -434,7 +217,7 @@ pub(crate) fn look(
     let (which, bytes, also) = match prepare(dir, folder, name, (flags, mask)) {
         Prepared::Known(known) => return Some(known),
         Prepared::Alone => return None,
-        Prepared::Unlisted if !list_in_order(dir, folder, name) => return None,
+        Prepared::Unlisted if !list_in_order(Walk::Looks, dir, folder, name) => return None,
         Prepared::Unlisted => match prepare(dir, folder, name, (flags, mask)) {
             Prepared::Known(known) => return Some(known),
             Prepared::Several { which, bytes, also } => (which, bytes, also),
@@ -462,14 +245,14 @@ pub(crate) fn look(
     let batch = &mut state.batches[which];
     let came = room as usize / size_of::<Found>();
     if let Err(error) = outcome {
-        batch.count = 0;
+        batch.names.count = 0;
         return Some(Err(error));
     }
-    if came == 0 || came > batch.count {
-        batch.count = 0;
+    if came == 0 || came > batch.names.count {
+        batch.names.count = 0;
         return None;
     }
-    batch.count = came;
+    batch.names.count = came;
     batch.asked = asked.come();
     Some(answer(&found[0]))
 }
@@ -495,36 +278,32 @@ enum Prepared {
 fn prepare(dir: c_int, folder: &[u8], name: &[u8], how: (c_int, u32)) -> Prepared {
     let _locked = lock();
     // SAFETY: this thread has the lock.
-    let state = unsafe { &mut *STATE.0.get() };
-    let step = state.step(name);
+    let (state, listings) = unsafe { (&mut *STATE.0.get(), listings()) };
+    let step = listings.step(Walk::Looks, name);
     if let Some(found) = state.known(dir, folder, name, how) {
-        let known = answer(found);
-        if step.is_some() {
-            state.steps = (state.steps + 1).min(STEPS_MAX);
-        }
-        return Prepared::Known(known);
+        return Prepared::Known(answer(found));
     }
     let Some(which) = step else {
-        state.steps /= 2;
-        return if state.is_ordered(dir, folder, name) { Prepared::Unlisted } else { Prepared::Alone };
+        listings.strays(Walk::Looks);
+        let is_ordered = listings.is_ordered(Walk::Looks, dir, folder, name);
+        return if is_ordered { Prepared::Unlisted } else { Prepared::Alone };
     };
-    state.steps = (state.steps + 1).min(STEPS_MAX);
-    if state.steps <= STEPS_MIN || state.is_asking {
+    if !listings.goes_in_order(Walk::Looks) || state.is_asking {
         return Prepared::Alone;
     }
+    IS_USED.store(true, Ordering::Relaxed);
     let batch = &mut state.batches[which];
-    if batch.count > 0 {
-        let all = batch.used + 1 >= batch.count;
-        batch.size = if all { batch.size * 2 } else { batch.used * 2 }.clamp(NAMES_MIN, NAMES_MAX);
+    let last = (batch.names.count > 0).then(|| (batch.names.count - 1, batch.used));
+    if last.is_some() {
         state.wants_also &= batch.used_also || !batch.also;
     }
-    batch.count = 0;
+    let size = listings.looks(which, last);
+    batch.names.count = 0;
     if !batch.folder.set(folder) {
         return Prepared::Alone;
     }
-    let bytes = state.begin(name, which);
+    let bytes = batch.names.fill(name, (listings, Walk::Looks, which), size);
     let also = state.wants_also;
-    let batch = &mut state.batches[which];
     (batch.dir, batch.flags, batch.mask, batch.also) = (dir, how.0, how.1, also);
     (batch.last, batch.used, batch.used_also) = (0, 0, false);
     // Until the answers are there.

@@ -1,11 +1,11 @@
 //! What came along with an open: attributes, all bytes of a small file, entries of a directory.
 //!
 //! Invariants: a slot belongs to one description, whose offset at the far side is a file's
-//! beginning, or behind the entries that came. The program's own place is in the slot; before the
-//! slot goes, the far side gets to know it ([`settle`]).
+//! beginning, or behind the entries that came. The program's own place is in the slot, and whether
+//! it has read; before the slot goes, the far side gets to know it ([`settle`]).
 
 use super::kept::{Shared, device_of, lock, may_keep};
-use super::looks;
+use super::{looks, opens};
 use crate::far::{OFFSET, PxOpened, PxStat, far};
 use crate::heard::{self, Asked, is_alone, is_any};
 use crate::transport;
@@ -15,7 +15,7 @@ use zazen_forward_api::structures::{AHEAD_STAT, AHEAD_WHOLE};
 
 const SLOTS: usize = 4;
 /// Larger files are read as usual.
-const BYTES: usize = 32 << 10;
+const BYTES: usize = opens::FILE_BYTES;
 /// The number of a slot that is being filled.
 const FILLING: u32 = u32::MAX;
 /// A place in a file that any file system knows.
@@ -39,6 +39,10 @@ struct Slot {
     place: i64,
     /// For the far side: where the entries go on.
     cookie: i64,
+    /// The bytes were read without a trace, and the program has read some of them: the far side has
+    /// to read, too.
+    is_quiet: bool,
+    was_read: bool,
 }
 
 static STATE: Shared<[Slot; SLOTS]> = Shared(std::cell::UnsafeCell::new(
@@ -50,6 +54,8 @@ static STATE: Shared<[Slot; SLOTS]> = Shared(std::cell::UnsafeCell::new(
         is_whole: false,
         place: 0,
         cookie: 0,
+        is_quiet: false,
+        was_read: false,
     }; SLOTS],
 ));
 static BYTES_OF: [Shared<[u64; BYTES / 8]>; SLOTS] =
@@ -62,6 +68,11 @@ impl Slot {
             return ((self.place as usize) < self.bytes).then_some(self.cookie);
         }
         (self.place != 0).then_some(self.place)
+    }
+
+    /// Whether the far side has to read, so that the time of access moves.
+    fn owes_reading(&self) -> bool {
+        self.is_quiet && self.was_read
     }
 }
 
@@ -97,15 +108,21 @@ fn with_slot<T>(id: u32, body: impl FnOnce(&mut Slot, &[u8]) -> Option<T>) -> Op
 
 /// Ends a slot: the far side goes on where the program is.
 fn settle(at: usize, id: u32) {
-    let owed = {
+    let (owed, owes_reading) = {
         let _locked = lock();
         if IDS[at].load(Ordering::Acquire) != id {
             return;
         }
         IDS[at].store(0, Ordering::Release);
         // SAFETY: as above.
-        unsafe { (*STATE.0.get())[at].owed() }
+        let slot = unsafe { &(&*STATE.0.get())[at] };
+        (slot.owed(), slot.owes_reading())
     };
+    if owes_reading {
+        let (mut byte, mut count) = (0_u8, 1);
+        let read = || far!(px_read(id, 0, 0, (&raw mut byte).cast(), &raw mut count));
+        let _ = transport::without_waiting(read);
+    }
     let Some(place) = owed else { return };
     let seek = || far!(px_seek(id, place, libc::SEEK_SET));
     // Of such files it never fails; with one thread, its calls have an order.
@@ -138,10 +155,15 @@ pub(super) fn left() {
 }
 
 /// The description is closed.
-pub(super) fn closed(id: u32) {
-    if let Some(at) = slot_of(id) {
-        IDS[at].store(0, Ordering::Release);
+pub(super) fn closed(id: u32) -> bool {
+    let Some(at) = slot_of(id) else { return false };
+    let _locked = lock();
+    if IDS[at].load(Ordering::Acquire) != id {
+        return false;
     }
+    IDS[at].store(0, Ordering::Release);
+    // SAFETY: this thread has the lock.
+    unsafe { (&(*STATE.0.get()))[at].owes_reading() }
 }
 
 /// A slot to fill.
@@ -177,39 +199,46 @@ pub(crate) fn open(
         return None;
     }
     let at = reserve()?;
-    let asked = Asked::now();
-    let (mut stat, mut bytes) = (PxStat::default(), BYTES as u64);
-    let data = BYTES_OF[at].0.get().cast::<c_void>();
-    let (out, told) = (std::ptr::from_mut(opened).cast(), (&raw mut stat).cast());
-    let outcome = far!(px_open_ahead(dir, path, flags, out, told, data, &raw mut bytes));
-    let kind = opened.mode & libc::S_IFMT;
-    let bits = match outcome {
-        Ok(bits) if matches!(kind, libc::S_IFREG | libc::S_IFDIR) => bits,
+    let data = BYTES_OF[at].0.get().cast::<u8>();
+    let outcome = opens::open(dir, path, flags, data).unwrap_or_else(|| opens::alone(dir, path, flags, data));
+    let kind = outcome.as_ref().map_or(0, |file| file.came.opened.mode & libc::S_IFMT);
+    let file = match outcome {
+        Ok(file) if matches!(kind, libc::S_IFREG | libc::S_IFDIR) => file,
         other => {
             IDS[at].store(0, Ordering::Release);
-            return Some(other);
+            return Some(other.map(|file| {
+                *opened = file.came.opened;
+                0
+            }));
         }
     };
+    let (stat, bits) = (file.came.stat, file.came.bits);
+    *opened = file.came.opened;
     // Reading may have moved the time of access, which a look before told otherwise.
-    if bits & AHEAD_STAT != 0 {
-        looks::touched(stat.ino, device_of(&stat), Some(&stat));
-    } else {
+    if bits & AHEAD_STAT == 0 {
         heard::hear();
+    } else if file.is_quiet() {
+        // It may yet move.
+        looks::touched(stat.ino, device_of(&stat), None);
+    } else {
+        looks::touched(stat.ino, device_of(&stat), Some(&stat));
     }
     let slot = Slot {
-        asked,
+        asked: file.asked,
         stat: (bits & AHEAD_STAT != 0).then_some(stat),
         is_folder: kind == libc::S_IFDIR,
-        bytes: (bytes as usize).min(BYTES),
+        bytes: file.came.bytes as usize,
         is_whole: bits & AHEAD_WHOLE != 0,
         place: 0,
         cookie: 0,
+        is_quiet: file.is_quiet(),
+        was_read: false,
     };
     let _locked = lock();
     // SAFETY: this thread has the lock.
-    unsafe { (&mut (*STATE.0.get()))[at] = Slot { asked: asked.come(), ..slot } };
+    unsafe { (&mut (*STATE.0.get()))[at] = slot };
     IDS[at].store(opened.id, Ordering::Release);
-    Some(outcome)
+    Some(Ok(0))
 }
 
 /// The attributes of a description; `None`: ask the far side.
@@ -265,6 +294,7 @@ pub(crate) fn read(id: u32, data: *mut c_void, count: usize, offset: i64) -> Opt
         if offset == OFFSET {
             slot.place += count as i64;
         }
+        slot.was_read |= count > 0;
         Some(count)
     })
 }

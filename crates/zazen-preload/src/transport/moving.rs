@@ -14,7 +14,7 @@ use super::manner::over;
 use crate::far::{self, far};
 use crate::real::system_call;
 use crate::signals::Lock;
-use crate::{cwd, state, table};
+use crate::{cwd, heard, state, table};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -78,6 +78,9 @@ fn free_lane() -> Option<&'static Lane> {
 
 /// The process is another user now: takes what it has open, and ends its connections.
 pub(crate) fn leave() {
+    // What the old identity was told, the new one has not heard; what is open for it ends with the
+    // connections.
+    heard::begin_again();
     let _locked = LOCK.lock();
     if let Some(lane) = free_lane() {
         let held = cwd::far().map(table::FarFile::id).into_iter().chain(far::bases());

@@ -464,6 +464,7 @@ mod tests {
         check(f::ACCEPT, "accept");
         check(all::HELLO, "hello");
         check(all::CLOSE, "close");
+        check(all::READ, "read");
         check(all::WRITE, "write");
         check(all::SEEK, "seek");
         check(all::ENTRIES, "entries");
@@ -477,6 +478,7 @@ mod tests {
         check(all::ADVISE, "advise");
         check(all::OPEN_AHEAD, "open_ahead");
         check(all::STAT_SEVERAL, "stat_several");
+        check(all::OPEN_SEVERAL, "open_several");
     }
 
     #[test]
