@@ -49,7 +49,7 @@ def make(folder: Path) -> list[str]:
 
 def make_odd(folder: Path) -> list[str]:
     """Among plain files all that is something else."""
-    names = make(folder)
+    make(folder)
     (folder / "f12").unlink()
     os.mkfifo(folder / "f12")
     (folder / "f20").unlink()
@@ -192,7 +192,7 @@ def test_a_guess_opens_no_fifo_and_leaves_no_trace(node, program):
         assert guessed
         for name in names:
             opened = any(line.startswith(f"{name} ") for line in run.lines)
-            assert (folder / name).stat().st_atime == 1000 or opened and name not in guessed
+            assert (folder / name).stat().st_atime == 1000 or (opened and name not in guessed)
         # What the program read tells so, where the file system has it so.
         (node.direct / "read").write_text("x" * 100)
         os.utime(node.direct / "read", (1000, 2000))
