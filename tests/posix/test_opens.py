@@ -112,7 +112,8 @@ def test_files_of_every_kind_are_what_they_are(node, program, how, user):
     # Nobody lists a folder of root's without a trace.
     if (how, user) != ("named", 65534):
         assert calls(node)["px_open_several"] > before["px_open_several"]
-    assert held(node, node.far / "odd") == []
+    # The far side learns of a program's end a moment later.
+    wait_until(lambda: not held(node, node.far / "odd"), lambda: held(node, node.far / "odd"))
 
 
 class Run:
