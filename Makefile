@@ -10,7 +10,9 @@ STEP := $(PYTHON) scripts/progress.py
 # pip's remarks about root and about its own version are of no interest in an environment of our own.
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Without byte code: pip would compile some 9,000 files, and few of them are ever imported. Python compiles those.
+# Without byte code: pip would compile some 9,000 files, and few of them are ever imported. Python compiles those,
+# once, if it may keep what it compiled: images of containers forbid it, and each process would compile them anew.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install --quiet --no-compile
 
 # rustup's cargo looks for its toolchains beneath $$HOME; where HOME is another (CI, containers), they still lie
