@@ -41,7 +41,7 @@ class Disks:
                 (group / "blkio.throttle.read_bps_device").write_text(f"{self.device} {bytes_per_s}")
 
     def remove(self) -> None:
-        """Removes the groups. Their processes were ended; the kernel may still clean up behind them."""
+        """Removes the groups. Their processes were ended; the kernel may still clean up."""
         for group in [*self.groups.values(), self.root]:
             until = time.monotonic() + PATIENCE_S
             while group.exists():

@@ -163,8 +163,8 @@ def rate(sample: dict) -> float:
 
 def allowed_seconds(ours: dict, disk: list[dict]) -> float:
     """What links and disks allow for a pass: the slowest rank's remote bytes over its link, or the
-    same pass from each node's own disk, whichever takes longer. Where some disks hold more than their
-    share of the bytes, these take longer by so much."""
+    same pass from each node's own disk, whichever takes longer. Where some disks hold more than
+    their share of the bytes, these take longer by so much."""
     own_disk = statistics.median(sample["seconds"] for sample in disk)
     return max(own_disk * ours["disk_share"], ours["remote_most"] * 8 / (RATE_MBIT * 1e6))
 

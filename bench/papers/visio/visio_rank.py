@@ -1,8 +1,8 @@
 """A rank of the bench: shows all steps of data sets in several ways, in turns.
 
 python visio_rank.py JOB    JOB is JSON: "cases", "repeats", "render" (how often as long as the
-slowest read each picture takes; 0: none), "ahead" (steps; each case is then measured with each, if it
-does not say its own),
+slowest read each picture takes; 0: none), "ahead" (steps; each case that does not say its own is
+then measured with each),
 "cold" (folders whose files leave the page cache before each pass).
 
 A case has a "name", "index" (in HDFS), "local" (the same data in this machine's files), "strategy"
@@ -50,8 +50,8 @@ def render(blocks, seconds):
 
 
 def disk_share(sizes, holders):
-    """The time in which equal disks can give all files at best, beside that of even shares: what only
-    some of the disks hold, these must give."""
+    """The time in which equal disks can give all files at best, beside that of even shares: what
+    only some of the disks hold, these must give."""
     files = [
         (size, frozenset(names))
         for step, held in zip(sizes, holders, strict=True)

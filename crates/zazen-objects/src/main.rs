@@ -3,9 +3,9 @@
 //!
 //! Standard input is a socket that brings connections, one descriptor a message; on each the
 //! questions of `zazen_backing::served` are answered. The program ends when the other end closes
-//! the socket; before that, it has the store drop the parts of what was not written whole. It believes nothing that the object store sends: ranges, lengths and versions are
-//! checked against what was asked for ([`tree`]), and no answer may be longer than it can justify
-//! ([`http`]).
+//! the socket; before that, it has the store drop the parts of what was not written whole. It
+//! believes nothing that the object store sends: ranges, lengths and versions are checked against
+//! what was asked for ([`tree`]), and no answer may be longer than it can justify ([`http`]).
 
 mod ahead;
 mod errors;

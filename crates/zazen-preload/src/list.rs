@@ -38,8 +38,8 @@ impl<T: Sync> List<T> {
         self.find_or_add(|_| false, || value);
     }
 
-    /// Adds what `make` gives, unless there is a value for which `is_it` holds. Returns the one that
-    /// is there then, and whether it was added.
+    /// Adds what `make` gives, unless there is a value for which `is_it` holds. Returns the one
+    /// that is there then, and whether it was added.
     pub(crate) fn find_or_add(
         &self,
         is_it: impl Fn(&T) -> bool,

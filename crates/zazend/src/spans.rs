@@ -1,8 +1,9 @@
 //! Records a span for each call, if the daemon was started with `--spans DIR`.
 //!
-//! A span costs its thread a row in memory, which it makes when the call's answer is on its way; the
-//! call is timed anyhow. A thread of its own makes blocks of the rows and writes them: when some ten
-//! thousand have come, or after a second. Without the flag the services are called directly.
+//! A span costs its thread a row in memory, which it makes when the call's answer is on its way;
+//! the call is timed anyhow. A thread of its own makes blocks of the rows and writes them: when
+//! some ten thousand have come, or after a second. Without the flag the services are called
+//! directly.
 //!
 //! [`chunks`] brings the rows from the threads that serve calls to the one that writes.
 

@@ -104,8 +104,8 @@ def _groups(files: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[list[i
 
 
 class _Remote:
-    """Fetches the files of a step that other nodes hold, if they come without a mount: a few at once,
-    before their turn, since disks and networks work side by side."""
+    """Fetches the files of a step that other nodes hold, if they come without a mount: a few at
+    once, before their turn, since disks and networks work side by side."""
 
     def __init__(self, visualization: Visualization, step: int, groups: Sequence[Sequence[int]]) -> None:
         self._visualization, self._step = visualization, step

@@ -8,7 +8,6 @@
 //! Invariants: a program that ended is started again, at most once in [`RESTART_AFTER`]. A call
 //! that was under way meanwhile fails with `Unavailable`.
 
-use super::{ABORT_DEADLINE, GRACE};
 use crate::served::{Carrier, Dial};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg,
@@ -64,6 +63,8 @@ pub(super) struct Helper {
     program: PathBuf,
     /// The location, as the program is told it, behind a flag if it shall write.
     told: Vec<String>,
+    /// What it may take to end by itself, once nothing more comes through the pair.
+    patience: Duration,
     /// For messages.
     describe: String,
     running: Mutex<Option<Running>>,
@@ -73,8 +74,6 @@ struct Running {
     child: Child,
     control: OwnedFd,
     started: Instant,
-    /// What it may take to end by itself, once nothing more comes through the pair. None for one
-    /// that only reads: it has nothing to tell the store.
     patience: Duration,
 }
 
@@ -93,8 +92,8 @@ impl Drop for Running {
 }
 
 impl Helper {
-    pub(super) fn new(program: PathBuf, told: Vec<String>, describe: String) -> Helper {
-        Helper { program, told, describe, running: Mutex::default() }
+    pub(super) fn new(program: PathBuf, told: Vec<String>, patience: Duration, describe: String) -> Helper {
+        Helper { program, told, patience, describe, running: Mutex::default() }
     }
 
     fn unavailable(&self, why: &str, error: std::io::Error) -> Error {
@@ -115,9 +114,7 @@ impl Helper {
             .process_group(0)
             .spawn()
             .map_err(broken)?;
-        let writes = self.told.iter().any(|word| word == WRITES);
-        let patience = if writes { ABORT_DEADLINE + GRACE } else { Duration::ZERO };
-        Ok(Running { child, control: ours, started: Instant::now(), patience })
+        Ok(Running { child, control: ours, started: Instant::now(), patience: self.patience })
     }
 
     /// Gives the program its end of a new connection.

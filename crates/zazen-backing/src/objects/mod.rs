@@ -62,7 +62,10 @@ fn served(location: &ObjectLocation, program: PathBuf, told: Vec<String>) -> Ser
     };
     let patience =
         Patience { list: LIST_DEADLINE + GRACE, write: WRITE_DEADLINE + GRACE, call: CALL_DEADLINE + GRACE };
-    ServedBacking::over(Box::new(Helper::new(program, told, describe)), patience)
+    // One that only reads has nothing to tell the store at its end.
+    let writes = told.iter().any(|word| word == WRITES);
+    let to_end = if writes { ABORT_DEADLINE + GRACE } else { Duration::ZERO };
+    ServedBacking::over(Box::new(Helper::new(program, told, to_end, describe)), patience)
 }
 
 /// The view of the daemon's own user: its credentials open the store.
