@@ -125,3 +125,20 @@ def test_a_rank_reads_a_remote_block_from_its_holder(cluster, ocean):
         assert [frame.source for frame in frames] == ["alien"] * 3
         assert counters(cluster, 1)["fetched"] == 0
         assert [bytes(frame.data) for frame in frames] == [content(at) for at in range(3)]
+
+
+def test_a_list_that_is_older_than_the_last_step_is_told(cluster, ocean):
+    """Its files are read from where they are, as those of no list at all."""
+    for block in range(3):
+        # Names without a pattern.
+        (ocean / f"step0/block{block}.vtu").rename(ocean / f"step0/{'abc'[block]}.vtu")
+    (ocean / "ts.csv").write_text("time,file\n0,step0/a.vtu\n0,step0/b.vtu\n")
+    command("number", ocean, "--pattern", "**/*.vtu")
+    opened = zazen.viz.Visualization(ocean / "ts.csv", socket=cluster.sockets[1])
+    assert opened.dataset is not None and len({*opened.numbers[0]}) == 2
+    (ocean / "step0/new.vtu").write_bytes(content(0))
+    (ocean / "ts.csv").write_text("time,file\n0,step0/a.vtu\n1,step0/new.vtu\n")
+    with pytest.warns(zazen.ZazenWarning, match="read from where they are.*step0/new.vtu"):
+        opened = zazen.viz.Visualization(ocean / "ts.csv", socket=cluster.sockets[1])
+    assert opened.dataset is None and opened.numbers is None
+    assert opened.plan(1).is_local == [False]

@@ -163,3 +163,74 @@ def test_what_is_wrong_is_named(cluster, ocean, tmp_path):
         assert words in plan(cluster, ocean / index, ranks, code=1).stderr
     assert "strategy" in plan(cluster, ocean / "ts.vtm.series", ranks, "--strategy", "best", code=1).stderr
     assert "has 3 steps" in plan(cluster, ocean / "ts.vtm.series", ranks, "--step", 3, code=1).stderr
+
+
+def block_ranks(assigned):
+    """By block of a step, the rank that a plan gives it."""
+    return {name.partition("/")[2]: rank for rank, own in enumerate(assigned) for name in own}
+
+
+def vtm(step, blocks):
+    """An index that lists these blocks, in this order."""
+    body = "".join(f'<DataSet index="{block}" file="step{step}/block{block}.vtu"/>' for block in blocks)
+    kind = "vtkMultiBlockDataSet"
+    return f'<VTKFile type="{kind}"><{kind}>{body}</{kind}></VTKFile>'
+
+
+class Ranks:
+    """Three ranks of a job on this host, of which this is the first."""
+
+    rank, size = 0, 3
+
+    def bcast(self, value, root=0):
+        return value
+
+    def allgather(self, value):
+        return [value] * self.size
+
+
+@pytest.mark.filterwarnings("ignore::zazen.ZazenWarning")
+def test_a_sticky_map_keeps_blocks_and_not_places_in_a_list(ocean, tmp_path):
+    (ocean / "step1.vtm").write_text(vtm(1, reversed(range(BLOCKS))))
+    ranks, table = tmp_path / "hosts.txt", tmp_path / "table"
+    ranks.write_text("a\nb:2\n")
+    table.write_text("step0/block0.vtu a\nstep1/block0.vtu a\nstep2/block0.vtu a\n")
+    index = ocean / "ts.vtm.series"
+    words = ["viz", "plan", index, "--ranks", ranks, "--hosts", table, "--strategy", "sticky", "--json"]
+    planned = json.loads(command(*words).stdout)
+    first, *others = (block_ranks(step["assigned"]) for step in planned["steps"])
+    assert first["block0.vtu"] == 0 and others == [first, first]
+    # The map is that of all steps, also where one of them is shown.
+    table.write_text("step0/block5.vtu a\nstep1/ a\nstep2/block5.vtu b\n")
+    whole = json.loads(command(*words).stdout)["steps"]
+    assert json.loads(command(*words, "--step", 2).stdout)["steps"] == whole[2:]
+    reader = zazen.viz.Visualization(index, Ranks(), strategy="sticky", locator="none")
+    kept = []
+    for step in range(STEPS):
+        files = [name.partition("/")[2] for name in reader.steps[step].files]
+        kept.append(dict(zip(files, reader.plan(step).rank_of_file, strict=True)))
+    assert kept[1:] == [kept[0]] * 2
+    # As many blocks, but others: no block may pass for another one.
+    (ocean / "step1.vtm").write_text(vtm(1, [0, 1, 2, 3, 4, 7]))
+    (ocean / "step1/block7.vtu").write_bytes(b"x")
+    assert "has other blocks" in command(*words, code=1).stderr
+    reader = zazen.viz.Visualization(index, Ranks(), strategy="sticky", locator="none")
+    with pytest.raises(zazen.InvalidArgumentError, match="has other blocks"):
+        reader.plan(0)
+
+
+def test_what_is_missing_gets_a_word(ocean, tmp_path):
+    ranks, table = tmp_path / "hosts.txt", tmp_path / "table"
+    ranks.write_text("a\nb\n")
+    table.write_text("* a\n")
+    (ocean / "step1/block2.vtu").unlink()
+    words = ["--ranks", ranks, "--hosts", table]
+    said = command("viz", "plan", ocean / "ts.vtm.series", *words).stderr
+    assert "step1/block2.vtu: there is no such file" in said and "load them" not in said
+    # Of a pattern, the other steps alone tell that a block is missing.
+    said = command("viz", "plan", ocean / PATTERN, *words).stderr
+    assert "1 of 3 time steps lack blocks" in said and "step 1 block 2" in said
+    with pytest.warns(zazen.ZazenWarning, match="step 1 block 2"):
+        opened = zazen.viz.Visualization(ocean / PATTERN, locator="none")
+    tree = opened.steps[1].tree["blocks"]
+    assert tree[2] == ["block 2", "empty"] and tree[3] == ["block 3", {"file": 2}]

@@ -67,9 +67,9 @@ fn namespace(socket: Option<&PathBuf>) -> Result<Namespace> {
     Namespace::local_when_joined(&socket.cloned().unwrap_or_else(find_socket_path))
 }
 
-/// Reads an index file, or the files of a pattern: JSON with `directory`, `template`, `steps` and
-/// `namespace`, the directory's path in the namespace, if it is there. The daemon at `socket` is
-/// asked for a `namespace:` path.
+/// Reads an index file, or the files of a pattern: JSON with `directory`, `template`, `steps`,
+/// `namespace`, the directory's path in the namespace, if it is there, and `note`, what a user must
+/// know of them. The daemon at `socket` is asked for a `namespace:` path.
 #[pyfunction]
 #[pyo3(signature = (path, socket = None))]
 pub(crate) fn index_json(py: Python<'_>, path: PathBuf, socket: Option<PathBuf>) -> PyResult<String> {
@@ -83,12 +83,14 @@ pub(crate) fn index_json(py: Python<'_>, path: PathBuf, socket: Option<PathBuf>)
     let steps: Vec<_> = steps
         .map(|(step, files)| {
             json!({"time": step.time, "files": files, "tree": step.tree, "covered": step.covered,
-                "field_data": step.field_data, "trouble": step.trouble})
+                "field_data": step.field_data, "trouble": step.trouble,
+                "blocks": step.tree.blocks_of_files(files.len())})
         })
         .collect();
     let template = opened.place.template.as_ref().map(NameTemplate::to_string);
     let directory = opened.directory();
-    let told = json!({"directory": directory, "template": template, "steps": steps, "namespace": within});
+    let told = json!({"directory": directory, "template": template, "steps": steps, "namespace": within,
+        "note": opened.note});
     json_text(py, &told)
 }
 

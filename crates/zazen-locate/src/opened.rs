@@ -2,6 +2,7 @@
 
 use crate::namespace::SCHEME;
 use crate::{Hdfs, HdfsUrl, InNamespace, within_namespace};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use zazen_backing::trajectory::{Finder, Indexes};
 use zazen_backing::{DirectoryBacking, dataset};
@@ -13,6 +14,8 @@ use zazen_vtk::{Index, IndexFiles, Step, Tree, place, read_index};
 
 /// The largest index file.
 const INDEX_BYTES_MAX: u64 = 256 << 20;
+/// The most places of blocks, over all steps of a pattern.
+const PLACES_MAX: usize = 1 << 22;
 
 /// An index that was read, with the place of its files.
 #[derive(Clone, Debug)]
@@ -25,6 +28,8 @@ pub struct OpenedIndex {
     pub index_files: Vec<String>,
     /// What keeps the files.
     pub storage: Storage,
+    /// What a user must know before believing a picture of them, if there is something.
+    pub note: Option<String>,
 }
 
 /// What keeps the files of a visualization.
@@ -82,7 +87,8 @@ pub fn open_index_with(path: &Path, connect: &dyn Fn() -> Result<Namespace>) -> 
     let text = absolute
         .to_str()
         .ok_or_else(|| Error::new(ErrorKind::InvalidArgument, format!("{shown}: is not UTF-8; rename it")))?;
-    if let Some(brace) = text.find('{') {
+    // A file that is there is an index, whatever letters its path has.
+    if let Some(brace) = text.find('{').filter(|_| !absolute.is_file()) {
         return by_pattern(text, brace);
     }
     let (directory, name) = text.rsplit_once('/').unwrap_or(("", text));
@@ -129,7 +135,7 @@ fn opened(
         Storage::Hdfs(url) => Storage::Hdfs(HdfsUrl { path: place.directory.clone(), ..url }),
         storage => storage,
     };
-    Ok(OpenedIndex { index, place, index_files, storage })
+    Ok(OpenedIndex { index, place, index_files, storage, note: None })
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
@@ -153,31 +159,83 @@ fn by_pattern(text: &str, brace: usize) -> Result<OpenedIndex> {
     let (indexes, store) = (Indexes::of_this_user(), directory.to_owned());
     let finder = Finder { indexes: &indexes, store: &store, stops: None };
     let found = dataset::describe(finder, &backing, &RelPath::default(), Some(pattern))?;
-    let mut steps: Vec<Step> = Vec::new();
+    let mut listed: BTreeMap<u64, BTreeMap<u64, String>> = BTreeMap::new();
     for number in found.extent.iter() {
-        let name = template.name(FrameNo::new(number)?);
         let (step, block) = match template.has_parts() {
             true => (number / PARTS_PER_STEP_MAX, number % PARTS_PER_STEP_MAX),
             false => (number, 0),
         };
-        let time = step as f64;
-        if steps.last().is_none_or(|last| last.time != time) {
-            steps.push(Step::new(time, Vec::new(), Tree::Empty));
-        }
-        let Some(last) = steps.last_mut() else { continue };
-        let leaf = Tree::File(last.files.len());
-        last.files.push(name);
-        match (&mut last.tree, template.has_parts()) {
-            (Tree::Blocks(blocks), _) => blocks.push((Some(format!("block {block}")), leaf)),
-            (tree, true) => *tree = Tree::Blocks(vec![(Some(format!("block {block}")), leaf)]),
-            (tree, false) => *tree = leaf,
-        }
+        listed.entry(step).or_default().insert(block, template.name(FrameNo::new(number)?));
     }
+    let (steps, note) = match template.has_parts() {
+        true => in_blocks(listed),
+        false => (listed.into_iter().map(|(step, files)| alone(step, files)).collect(), None),
+    };
     if steps.is_empty() {
         return Err(Error::new(ErrorKind::NotFound, format!("{text}: no file has such a name")));
     }
     let index = Index { steps };
     let place =
         IndexFiles { directory: directory.to_owned(), steps: index.files(), template: Some(template) };
-    Ok(OpenedIndex { index, place, index_files: Vec::new(), storage: Storage::Mounted })
+    Ok(OpenedIndex { index, place, index_files: Vec::new(), storage: Storage::Mounted, note })
+}
+
+/// A step of one file.
+fn alone(step: u64, files: BTreeMap<u64, String>) -> Step {
+    Step::new(step as f64, files.into_values().collect(), Tree::File(0))
+}
+
+/// Steps of several files each, by their blocks' numbers. A block has one place in all steps. What
+/// a step lacks is empty there; nobody but the other steps tells that it is missing, so a note says
+/// so.
+fn in_blocks(listed: BTreeMap<u64, BTreeMap<u64, String>>) -> (Vec<Step>, Option<String>) {
+    let all: BTreeSet<u64> = listed.values().flat_map(BTreeMap::keys).copied().collect();
+    let lacking = |files: &BTreeMap<u64, String>| {
+        let mut missing = all.iter().filter(|block| !files.contains_key(block));
+        missing.next().copied()
+    };
+    let mut holes = listed.iter().filter_map(|(step, files)| Some((*step, lacking(files)?)));
+    let note = holes.next().map(|(step, block)| {
+        let (count, steps) = (1 + holes.count(), listed.len());
+        format!(
+            "{count} of {steps} time steps lack blocks that others have, such as step {step} block {block}; \
+             they are shown without these"
+        )
+    });
+    // Where each step has blocks of its own, places for all of them would be too many.
+    let places = if all.len().saturating_mul(listed.len()) <= PLACES_MAX { all } else { BTreeSet::new() };
+    let step = |(step, files): (u64, BTreeMap<u64, String>)| {
+        let own: Vec<u64> = files.keys().copied().collect();
+        let blocks: Vec<u64> = if places.is_empty() { own.clone() } else { places.iter().copied().collect() };
+        let leaf = |block: u64| {
+            let tree = own.binary_search(&block).map_or(Tree::Empty, Tree::File);
+            (Some(format!("block {block}")), tree)
+        };
+        let tree = Tree::Blocks(blocks.into_iter().map(leaf).collect());
+        Step::new(step as f64, files.into_values().collect(), tree)
+    };
+    (listed.into_iter().map(step).collect(), note)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_that_a_step_lacks_leaves_its_place_empty() {
+        let listed = |steps: &[(u64, &[u64])]| -> BTreeMap<u64, BTreeMap<u64, String>> {
+            let files = |step: u64, blocks: &[u64]| {
+                blocks.iter().map(|block| (*block, format!("{step}/{block}.vtu"))).collect()
+            };
+            steps.iter().map(|(step, blocks)| (*step, files(*step, blocks))).collect()
+        };
+        let (steps, note) = in_blocks(listed(&[(0, &[0, 1, 7]), (3, &[0, 7])]));
+        let name = |block: u64| Some(format!("block {block}"));
+        let tree = vec![(name(0), Tree::File(0)), (name(1), Tree::Empty), (name(7), Tree::File(1))];
+        assert_eq!((steps[1].time, &steps[1].tree), (3.0, &Tree::Blocks(tree)));
+        assert_eq!(steps[1].files, ["3/0.vtu", "3/7.vtu"]);
+        let note = note.unwrap();
+        assert!(note.contains("1 of 2 time steps") && note.contains("step 3 block 1"), "{note}");
+        assert_eq!(in_blocks(listed(&[(0, &[0, 1]), (1, &[0, 1])])).1, None);
+    }
 }

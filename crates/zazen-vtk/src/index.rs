@@ -2,7 +2,7 @@
 
 use crate::path::beside;
 use crate::series;
-use crate::tree::{Files, Tree};
+use crate::tree::{Files, PART, Tree};
 use crate::xml::{self, Listed, refused};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -130,7 +130,7 @@ impl Reading<'_> {
             let mut files = Files::default();
             let grow = |(_, part, file): &(f64, usize, String)| {
                 let tree = self.below(beside(name, file), &mut files, 1)?;
-                Ok((Some(format!("part {part}")), tree))
+                Ok((Some(format!("{PART}{part}")), tree))
             };
             let children: Result<Vec<_>> = parts.iter().map(grow).collect();
             steps.push(match children {
@@ -186,8 +186,15 @@ pub fn is_index(name: &str) -> bool {
     ending == "series" || INDEXES.contains(&ending.as_str())
 }
 
+/// The files of each time are its parts, in the table's order.
 fn with_parts(listed: Vec<(f64, String)>) -> Vec<(f64, usize, String)> {
-    listed.into_iter().zip(0..).map(|((time, file), part)| (time, part, file)).collect()
+    let mut parts: BTreeMap<u64, usize> = BTreeMap::new();
+    let part = |(time, file): (f64, String)| {
+        let next = parts.entry(time.to_bits()).or_default();
+        *next += 1;
+        (time, *next - 1, file)
+    };
+    listed.into_iter().map(part).collect()
 }
 
 fn troubled(time: f64, error: &Error) -> Step {

@@ -2,11 +2,13 @@
 
 use crate::extent::Extent;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use zazen_core::{Error, ErrorKind, Result};
 
 /// The most files of a time step, and nodes of its tree.
 pub const FILES_MAX: usize = 1 << 20;
+/// What the name of a collection's part begins with; its number follows.
+pub(crate) const PART: &str = "part ";
 
 /// A node of the tree. All ranks have the same tree; a leaf that another rank reads is empty there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -20,6 +22,49 @@ pub enum Tree {
     Blocks(Vec<(Option<String>, Tree)>),
     /// Pieces of one whole.
     Pieces(Vec<(Option<String>, Tree)>),
+}
+
+impl Tree {
+    /// By file, which block of the visualization it is: equal texts in two steps are the same
+    /// block.
+    ///
+    /// A block is known by its place in the tree. Parts of a collection (`part 3`) are known by
+    /// their number, because a step may lack some of them.
+    pub fn blocks_of_files(&self, files: usize) -> Vec<String> {
+        let mut blocks = vec![None; files];
+        self.name_blocks(String::new(), &mut blocks);
+        blocks.into_iter().enumerate().map(|(at, block)| block.unwrap_or_else(|| format!("?{at}"))).collect()
+    }
+
+    fn name_blocks(&self, place: String, blocks: &mut [Option<String>]) {
+        match self {
+            Tree::Empty => {}
+            Tree::File(at) => {
+                if let Some(block) = blocks.get_mut(*at) {
+                    block.get_or_insert(place);
+                }
+            }
+            Tree::Blocks(children) | Tree::Pieces(children) => {
+                let names: Option<Vec<&str>> = children.iter().map(|(name, _)| part_of(name)).collect();
+                let is_known = |names: &Vec<&str>| names.iter().collect::<BTreeSet<_>>().len() == names.len();
+                let names = names.filter(is_known);
+                for (at, (_, child)) in children.iter().enumerate() {
+                    let own = match &names {
+                        Some(names) => names[at].to_owned(),
+                        None => at.to_string(),
+                    };
+                    child.name_blocks(format!("{place}/{own}"), blocks);
+                }
+            }
+        }
+    }
+}
+
+/// The name, if it is that of a numbered part.
+fn part_of(name: &Option<String>) -> Option<&str> {
+    let name = name.as_deref()?;
+    let number = name.strip_prefix(PART)?;
+    (!number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())).then_some(name)
 }
 
 /// The files of a step while its tree is read: a file that two blocks name is listed once.
@@ -74,4 +119,28 @@ pub(crate) fn by_index(
         placed.push((name, tree));
     }
     Ok(placed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_known_by_its_place_and_a_part_by_its_number() {
+        fn check(tree: &Tree, files: usize, expected: &[&str]) {
+            assert_eq!(tree.blocks_of_files(files), expected);
+        }
+        let leaf = |name: &str, tree: Tree| (Some(name.to_owned()).filter(|name| !name.is_empty()), tree);
+        let inner = Tree::Pieces(vec![leaf("", Tree::Empty), leaf("", Tree::File(1))]);
+        let tree = Tree::Blocks(vec![leaf("a", Tree::Empty), leaf("b", Tree::File(0)), leaf("c", inner)]);
+        check(&tree, 2, &["/1", "/2/1"]);
+        let parts = Tree::Blocks(vec![leaf("part 0", Tree::File(0)), leaf("part 2", Tree::File(1))]);
+        check(&parts, 2, &["/part 0", "/part 2"]);
+        // Without numbers that differ, the place counts. A file that two leaves name is the first.
+        let same = Tree::Blocks(vec![leaf("part 0", Tree::File(0)), leaf("part 0", Tree::File(1))]);
+        check(&same, 2, &["/0", "/1"]);
+        let twice = Tree::Blocks(vec![leaf("", Tree::File(0)), leaf("", Tree::File(0))]);
+        check(&twice, 1, &["/0"]);
+        check(&Tree::File(0), 1, &[""]);
+    }
 }

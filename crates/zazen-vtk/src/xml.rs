@@ -41,6 +41,9 @@ const DATA: [&str; 7] = [
     "Table",
 ];
 
+/// Types of parallel files whose pieces have extents.
+const STRUCTURED: [&str; 3] = ["PImageData", "PRectilinearGrid", "PStructuredGrid"];
+
 pub(crate) fn parse(text: &str) -> Result<Listed> {
     let options = ParsingOptions { nodes_limit: NODES_MAX, ..ParsingOptions::default() };
     let document = Document::parse_with_options(text, options)
@@ -61,7 +64,8 @@ pub(crate) fn parse(text: &str) -> Result<Listed> {
         }
         "Collection" => collection(body),
         _ if kind.strip_prefix('P').is_some_and(|kind| DATA.contains(&kind)) => {
-            Ok(Listed::Step(Leaf::Pieces(sources(body)?), None))
+            let is_structured = STRUCTURED.contains(&kind);
+            Ok(Listed::Step(Leaf::Pieces(sources(body, is_structured)?), None))
         }
         _ if DATA.contains(&kind) => Ok(Listed::Data),
         _ => Err(refused(format!("its type is {kind:?}, which is no index of files that Zazen knows"))),
@@ -98,10 +102,14 @@ fn entries(body: Node<'_, '_>, depth: usize) -> Result<Vec<(usize, Option<String
     Ok(all)
 }
 
-fn sources(body: Node<'_, '_>) -> Result<Vec<(usize, Option<String>, Leaf)>> {
+fn sources(body: Node<'_, '_>, is_structured: bool) -> Result<Vec<(usize, Option<String>, Leaf)>> {
     let pieces: Vec<_> = elements(body).filter(|node| node.tag_name().name() == "Piece").collect();
-    let extents: Option<Vec<Extent>> = pieces.iter().map(|piece| extent(*piece)).collect();
-    let mut before = extents.map_or(Ok(Vec::new()), |extents| covered_before(&extents))?.into_iter();
+    // Without its extent nobody knows which cells another piece has too: they would show twice.
+    let extents: Vec<Extent> = match is_structured {
+        true => pieces.iter().map(|piece| extent(*piece)).collect::<Result<_>>()?,
+        false => Vec::new(),
+    };
+    let mut before = covered_before(&extents)?.into_iter();
     let piece = |(index, node): (usize, &Node<'_, '_>)| {
         let file = node.attribute("Source").filter(|file| !file.is_empty());
         let file = file.ok_or_else(|| lacks(*node, "Source"))?.to_owned();
@@ -114,9 +122,12 @@ fn sources(body: Node<'_, '_>) -> Result<Vec<(usize, Option<String>, Leaf)>> {
     pieces.iter().enumerate().map(piece).collect()
 }
 
-fn extent(piece: Node<'_, '_>) -> Option<Extent> {
-    let numbers = piece.attribute("Extent")?.split_whitespace().map(str::parse);
-    numbers.collect::<std::result::Result<Vec<i32>, _>>().ok()?.try_into().ok()
+fn extent(piece: Node<'_, '_>) -> Result<Extent> {
+    let text = piece.attribute("Extent").unwrap_or_default();
+    let numbers: Option<Vec<i32>> = text.split_whitespace().map(|number| number.parse().ok()).collect();
+    let extent: Option<Extent> = numbers.and_then(|numbers| numbers.try_into().ok());
+    let refuse = || refused(format!("{} has the Extent {text:?}, which is not six numbers", at(piece)));
+    extent.ok_or_else(refuse)
 }
 
 /// The field data of a whole step, as a file of VTK's of its own: polygons without points.
@@ -144,10 +155,15 @@ fn field_data(text: &str, root: Node<'_, '_>) -> Option<String> {
 
 fn collection(body: Node<'_, '_>) -> Result<Listed> {
     let mut listed = Vec::new();
-    for node in elements(body).filter(|node| node.tag_name().name() == "DataSet") {
+    let sets = || elements(body).filter(|node| node.tag_name().name() == "DataSet");
+    let has_time = |node: &Node<'_, '_>| node.attribute("timestep").is_some_and(|text| !text.is_empty());
+    let timed = sets().any(|node| has_time(&node));
+    for node in sets() {
         let time = match node.attribute("timestep") {
-            None | Some("") => 0.0,
-            Some(text) => time(text, node)?,
+            Some(text) if !text.is_empty() => time(text, node)?,
+            // VTK shows such a file at no time, and silently.
+            _ if timed => return Err(lacks(node, "timestep, and others do")),
+            _ => 0.0,
         };
         let part = node.attribute("part").filter(|text| !text.is_empty());
         let part = part.map_or(Ok(0), |text| number(text, "part", node))?;

@@ -70,7 +70,8 @@ class Step:
     ``tree`` is "empty", {"file": i}, {"blocks": [[name, tree], …]} or {"pieces": [[name, tree],
     …]}. ``covered``: by file (as text), extents of other pieces that have some of its cells too.
     ``field_data``: that of the whole step, as a file of VTK's, or None. ``trouble`` says why the
-    step can't be shown, or is None.
+    step can't be shown, or is None. ``blocks``: by file, which block of the visualization it is,
+    the same text in all steps; empty: the files are the blocks in their order.
     """
 
     time: float
@@ -80,6 +81,7 @@ class Step:
     trouble: str | None
     covered: dict[str, list[list[int]]] = field(default_factory=dict)
     field_data: str | None = None
+    blocks: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def _look_into_vtkhdf(index: dict[str, Any]) -> None:
         found += over
     placed = json.loads(_zazen.place_json(directory, [step["files"] for step in found]))
     steps = [
-        {**each, "files": files, "covered": {}, "field_data": None, "trouble": None}
+        {**each, "files": files, "covered": {}, "field_data": None, "trouble": None, "blocks": []}
         for each, files in zip(found, placed["steps"], strict=True)
     ]
     _tell_missing_sources(steps, [each["files"] for each in found])
@@ -236,12 +238,14 @@ class Visualization:
         #: The pattern that the files follow, or None.
         self.template: str | None = index["template"]
         self.steps = [Step(**step) for step in index["steps"]]
+        if index["note"] is not None and self.comm.rank == 0:
+            warnings.warn(f"{self.path}: {index['note']}", zazen.ZazenWarning, stacklevel=3)
         self.times = [step.time for step in self.steps]
-        #: The frames of the files; None if no cache can hold them.
         self._names_of_namespace = self.namespace is not None and locator in ("cache", "namespace")
         is_cached = not self.without_mount and self.namespace is None
-        self.dataset = self._open_dataset(socket) if is_cached else None
+        #: The frames of the files; None if no cache can hold them.
         self.numbers: list[list[int]] | None = None
+        self.dataset = self._open_dataset(socket) if is_cached else None
         self._rank_nodes: list[Any] = list(range(self.comm.size))
         #: By holder, its node's identity; None if no node is asked for what it holds.
         self._node_of_holder: dict[int, int] | None = None
@@ -250,7 +254,7 @@ class Visualization:
         else:
             self._holders = self._locate(locator)
         self._plans: dict[int, Plan] = {}
-        self._sticky: list[int] | None = None
+        self._sticky: dict[str, int] | None = None
 
     def _of_rank_0(self, find: Any) -> Any:
         """What ``find`` gives on rank 0; its exception on every rank."""
@@ -287,12 +291,12 @@ class Visualization:
 
     def _open_dataset(self, socket: Any) -> zazen.Dataset | None:
         """The frames behind the files, on all ranks or on none."""
-        first = next((file for step in self.steps for file in step.files), None)
         dataset, why = None, "the index names no files"
-        if first is not None:
+        if any(step.files for step in self.steps):
             try:
                 dataset = zazen.open(self.directory, pattern=self.template, socket=socket)
-                dataset.number_of(first)
+                # Of all files: a list may be older than the last steps.
+                self.numbers = [[dataset.number_of(file) for file in step.files] for step in self.steps]
             except Exception as error:
                 # The other ranks wait to hear of it.
                 dataset, why = None, str(error)
@@ -300,6 +304,7 @@ class Visualization:
         wrong = next((why for why in whys if why is not None), None)
         if wrong is None:
             return dataset
+        self.numbers = None
         if self.comm.rank == 0:
             warnings.warn(
                 f"{self.path}: its files are read from where they are, without caches: {wrong}. Files that "
@@ -324,7 +329,7 @@ class Visualization:
         self._rank_nodes, held = self.dataset.holders(comm)
         nodes = self.comm.allgather(self.dataset.node)
         self._node_of_holder = dict(zip(self._rank_nodes, nodes, strict=True))
-        self.numbers = [[self.dataset.number_of(file) for file in step.files] for step in self.steps]
+        assert self.numbers is not None, "a dataset has numbers for all files"
         holders: dict[int, list[int]] = {}
         for node, numbers in enumerate(held):
             for number in numbers:
@@ -388,7 +393,10 @@ class Visualization:
         if self.strategy == "stock":
             rank_of_file = stock(len(files), len(ranks))
         elif self.strategy == "sticky":
-            rank_of_file = self._sticky_map()
+            rank_of_block, rank_of_file = self._sticky_map(), [0] * len(files)
+            for block, file in self._file_of_block(at).items():
+                # A step with missing files cannot be shown, and may have blocks of its own.
+                rank_of_file[file] = rank_of_block.get(block, 0)
         else:
             matched = match(ranks, files, self.strategy)
             bound = matched.bound
@@ -399,27 +407,38 @@ class Visualization:
         is_local = [ranks[rank] in holders[file] for file, rank in enumerate(rank_of_file)]
         return Plan(rank_of_file, is_local, bound)
 
-    def _sticky_map(self) -> list[int]:
+    def _file_of_block(self, at: int) -> dict[str, int]:
+        """By block, its file in a step."""
+        step = self.steps[at]
+        blocks = step.blocks or [f"{file:09}" for file in range(len(step.files))]
+        return {block: file for file, block in enumerate(blocks)}
+
+    def _sticky_map(self) -> dict[str, int]:
+        """By block, its rank in all steps."""
         if self._sticky is None:
             shown = [at for at, step in enumerate(self.steps) if step.trouble is None]
             counts = {len(self.steps[at].files) for at in shown}
+            blocks = [self._file_of_block(at) for at in shown]
             if len(counts) != 1:
                 raise _zazen.InvalidArgumentError(
                     f"{self.path}: strategy 'sticky' keeps each block on its rank, but the steps have "
                     f"{min(counts, default=0)} to {max(counts, default=0)} files; take another strategy"
                 )
+            # Steps may list the same blocks in unlike orders.
+            order = list(blocks[0])
+            for at, own in zip(shown, blocks, strict=True):
+                if own.keys() != blocks[0].keys():
+                    raise _zazen.InvalidArgumentError(
+                        f"{self.path}: strategy 'sticky' keeps each block on its rank, but the step of time "
+                        f"{self.times[at]} has other blocks than that of time {self.times[shown[0]]}; take "
+                        "another strategy"
+                    )
             steps = [
-                [
-                    (max(size, 0), held)
-                    for size, held in zip(self.steps[at].bytes, self._holders[at], strict=True)
-                ]
-                for at in shown
+                [(max(self.steps[at].bytes[own[block]], 0), self._holders[at][own[block]]) for block in order]
+                for at, own in zip(shown, blocks, strict=True)
             ]
             matched = sticky(self._rank_nodes, steps)
-            self._sticky = [0] * counts.pop()
-            for rank, own in enumerate(matched.assigned):
-                for block in own:
-                    self._sticky[block] = rank
+            self._sticky = {order[block]: rank for rank, own in enumerate(matched.assigned) for block in own}
         return self._sticky
 
     def mine(self, step: int, rank: int | None = None) -> list[int]:
@@ -578,11 +597,18 @@ def stock(files: int, ranks: int) -> list[int]:
 
 
 def _named(host: str, known: set[str]) -> str:
-    """A host by the name that a locator has for it: alike, or one of them without its domain."""
+    """A host by the name that a locator has for it: alike, or one of them without its domain. As
+    everywhere, small and capital letters are the same."""
     if host in known:
         return host
-    short = host.partition(".")[0]
+    lower = host.lower()
+    short = lower.partition(".")[0]
     for name in sorted(known):
-        if name.partition(".")[0] == short and ("." not in name or "." not in host):
+        if name.lower() == lower:
+            return name
+    if lower.replace(".", "").isdigit():
+        return host
+    for name in sorted(known):
+        if name.lower().partition(".")[0] == short and ("." not in name or "." not in host):
             return name
     return host

@@ -172,7 +172,21 @@ fn patterns_are_indexes() {
     assert_eq!(times, [0.0, 7.0]);
     assert_eq!(opened.place.steps, [vec!["step0/block0.vtu", "step0/block1.vtu"], vec!["step7/block0.vtu"]]);
     assert_eq!(opened.place.directory, dir.path().to_str().unwrap());
+    let note = opened.note.unwrap();
+    assert!(note.contains("1 of 2 time steps") && note.contains("step 7 block 1"), "{note}");
+    assert_eq!(opened.index.steps[1].tree.blocks_of_files(1), ["/0"]);
     let none = open_index(&dir.path().join("stop{t}/block{b}.vtu")).unwrap_err();
     assert_eq!(none.kind(), ErrorKind::NotFound);
     assert_eq!(open_index(&dir.path().join("gone.vtm")).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn an_index_may_lie_in_a_folder_with_braces() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("run{1}");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("t.csv"), "time,file\n0,a.vtu\n").unwrap();
+    let opened = open_index(&folder.join("t.csv")).unwrap();
+    assert_eq!(opened.place.directory, folder.to_str().unwrap());
+    assert_eq!(opened.place.steps, [vec!["a.vtu"]]);
 }

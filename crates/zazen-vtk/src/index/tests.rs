@@ -102,6 +102,12 @@ fn collections_pieces_and_partitions() {
     let table = "time,file\n0.5,a.vtu\n0.5,b.vtu\n1,c,d.vtu\n";
     let index = read("t.csv", &[("t.csv", table)]).unwrap();
     assert_eq!(index.files(), [vec!["a.vtu".to_owned(), "b.vtu".into()], vec!["c,d.vtu".into()]]);
+    // Each step's parts are counted from 0: a block is the same one in all steps.
+    let table = "time,file\n0,a.vtu\n1,c.vtu\n0,b.vtu\n1,d.vtu\n";
+    let index = read("t.csv", &[("t.csv", table)]).unwrap();
+    let blocks = |step: &Step| step.tree.blocks_of_files(2);
+    assert_eq!(index.files()[1], ["c.vtu", "d.vtu"]);
+    assert_eq!(index.steps.iter().map(blocks).collect::<Vec<_>>(), [["/part 0", "/part 1"]; 2]);
 }
 
 #[test]
@@ -111,6 +117,11 @@ fn pieces_that_share_cells_and_field_data_are_told() {
         </PImageData></VTKFile>"#;
     let index = read("x.pvti", &[("x.pvti", pvti)]).unwrap();
     assert_eq!(index.steps[0].covered, BTreeMap::from([(1, vec![[0, 5, 0, 8, 0, 8]])]));
+    // Which cells a piece shares is known by all extents, or by none.
+    let first = "0 5 0 8 0 8";
+    for (cut, shown) in [(first, "4"), (first, "0 5 0 8 0 x"), (" Extent=\"4 8 0 8 0 8\"", "")] {
+        refuse("x.pvti", &[("x.pvti", &pvti.replace(cut, shown))], &["x.pvti", "line 2", "six numbers"]);
+    }
     let field = r#"<FieldData><Array type="String" Name="title">65 0</Array></FieldData>"#;
     let vtm = VTM.replace("</VTKFile>", &format!("{field}</VTKFile>"));
     let series = r#"{"files": [{"name": "a.vtm", "time": 1}]}"#;
@@ -147,6 +158,9 @@ fn a_damaged_index_names_the_place() {
     let when = r#"<VTKFile type="Collection"><Collection>
         <DataSet timestep="soon" file="a.vtu"/></Collection></VTKFile>"#;
     refuse("t.pvd", &[("t.pvd", when)], &["t.pvd", "soon", "line 2"]);
+    let mixed = r#"<VTKFile type="Collection"><Collection><DataSet timestep="1" file="a.vtu"/>
+        <DataSet part="1" file="mesh.vtu"/></Collection></VTKFile>"#;
+    refuse("t.pvd", &[("t.pvd", mixed)], &["line 2", "names no timestep"]);
     refuse("t.pvd", &[("t.pvd", r#"<VTKFile type="Collection"><Collection/></VTKFile>"#)], &["no time step"]);
     refuse("a.vtu.series", &[("a.vtu.series", "{\"files\": [{\"name\": \"a.vtu\"")], &["a.vtu.series"]);
     let same = r#"{"files": [{"name": "a.vtu", "time": 1}, {"name": "b.vtu", "time": 1}]}"#;

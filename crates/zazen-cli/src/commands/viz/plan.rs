@@ -18,6 +18,8 @@ use zazen_match::{FileAt, Matched, Problem, Strategy, match_files, sticky};
 
 /// Steps and ranks that the table shows.
 const SHOWN_MAX: usize = 40;
+/// One map for all time steps.
+const STICKY: &str = "sticky";
 
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
@@ -72,8 +74,13 @@ struct Planned {
 pub(super) fn run(arguments: &Plan) -> Result<()> {
     let ranks = read(&arguments.ranks)?;
     let opened = open_index_with(&arguments.index, &|| arguments.targets.namespace())?;
-    let steps = arguments.steps(&opened)?;
-    for step in &steps {
+    let wanted = arguments.steps(&opened)?;
+    // A map that stays is one of all steps, whichever are shown.
+    let steps = if arguments.strategy == STICKY { all_of(&opened) } else { wanted.clone() };
+    if let Some(note) = &opened.note {
+        output::note(note);
+    }
+    for step in &wanted {
         if let Some(trouble) = &opened.index.steps[*step].trouble {
             output::note(format!("step {step}, time {}: {trouble}", opened.index.steps[*step].time));
         }
@@ -82,7 +89,7 @@ pub(super) fn run(arguments: &Plan) -> Result<()> {
     // All files are located at one moment.
     let all: Vec<String> = steps.iter().flat_map(|step| opened.place.steps[*step].iter().cloned()).collect();
     let found = locator.locate(&all)?;
-    tell_troubles(&*locator, &found, &all);
+    tell_troubles(&*locator, &found, &all, &arguments.missing(&opened, &found, &all));
     let mut rest = &found.files[..];
     let mut located: Vec<&[Located]> = Vec::new();
     for step in &steps {
@@ -92,7 +99,16 @@ pub(super) fn run(arguments: &Plan) -> Result<()> {
     }
     let names = host_names(&ranks, &found);
     let times: Vec<f64> = steps.iter().map(|step| opened.index.steps[*step].time).collect();
-    let planned = plan(&names, &times, &located, &arguments.strategy)?;
+    let blocks: Vec<Vec<String>> = steps
+        .iter()
+        .map(|step| {
+            let files = opened.place.steps[*step].len();
+            opened.index.steps[*step].tree.blocks_of_files(files)
+        })
+        .collect();
+    let planned = plan(&names, &times, &located, &blocks, &arguments.strategy)?;
+    let shown = steps.iter().zip(planned).filter(|(step, _)| wanted.contains(step));
+    let (steps, planned): (Vec<usize>, Vec<Planned>) = shown.map(|(step, planned)| (*step, planned)).unzip();
     if arguments.json {
         return output::json_of("plan", &arguments.as_json(&opened, &steps, &ranks, &planned));
     }
@@ -100,8 +116,12 @@ pub(super) fn run(arguments: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Says what is odd about the places.
-fn tell_troubles(locator: &dyn Locator, found: &Locations, files: &[String]) {
+fn all_of(opened: &OpenedIndex) -> Vec<usize> {
+    (0..opened.index.steps.len()).collect()
+}
+
+/// Says what is odd about the places. `missing`: by file, whether there is none.
+fn tell_troubles(locator: &dyn Locator, found: &Locations, files: &[String], missing: &[bool]) {
     for (node, error) in &found.silent {
         output::note(format!("{node} does not answer, so what it holds counts as remote: {error}"));
     }
@@ -116,7 +136,17 @@ fn tell_troubles(locator: &dyn Locator, found: &Locations, files: &[String]) {
             file.blocks
         ));
     }
-    let nowhere = found.files.iter().filter(|file| file.replicas.is_empty()).count();
+    let mut gone = files.iter().zip(missing).filter(|(_, missing)| **missing);
+    if let Some((name, _)) = gone.next() {
+        let more = gone.count();
+        let others = if more > 0 { format!(" and {more} more files") } else { String::new() };
+        output::note(format!(
+            "{name}{others}: there is no such file, or it is empty; its step cannot be shown, and here it \
+             counts as remote"
+        ));
+    }
+    let held = found.files.iter().zip(missing);
+    let nowhere = held.filter(|(file, missing)| file.replicas.is_empty() && !**missing).count();
     if nowhere > 0 {
         output::note(format!(
             "{nowhere} of {} files are on no node that {} knows of; load them with zazen load --copies",
@@ -149,19 +179,26 @@ fn host_names(ranks: &[String], found: &Locations) -> Vec<String> {
     ranks.iter().map(|rank| names[rank.as_str()].clone()).collect()
 }
 
-fn plan(ranks: &[String], times: &[f64], steps: &[&[Located]], strategy: &str) -> Result<Vec<Planned>> {
+fn plan(
+    ranks: &[String],
+    times: &[f64],
+    steps: &[&[Located]],
+    blocks: &[Vec<String>],
+    strategy: &str,
+) -> Result<Vec<Planned>> {
     let places = |files: &[Located]| -> Vec<FileAt<String>> {
         files.iter().map(|file| FileAt { bytes: file.bytes, holders: file.holders() }).collect()
     };
     let maps: Vec<(Vec<u32>, u64)> = if strategy == "sticky" {
         let all: Vec<_> = steps.iter().map(|files| places(files)).collect();
-        let map = sticky(ranks, &all)?;
         let bound = |files: &Vec<FileAt<String>>| -> Result<u64> {
             Ok(match_files(&Problem::new(ranks, files)?, Strategy::Optimal, 0).bound)
         };
-        all.iter().map(|files| Ok((map.rank_of_block.clone(), bound(files)?))).collect::<Result<_>>()?
+        let maps = sticky_maps(ranks, times, &all, blocks)?;
+        maps.into_iter().zip(&all).map(|(map, files)| Ok((map, bound(files)?))).collect::<Result<_>>()?
     } else {
-        let strategy: Strategy = strategy.parse()?;
+        let refuse = |error: Error| Error::new(error.kind(), format!("{} and sticky", error.context()));
+        let strategy: Strategy = strategy.parse().map_err(refuse)?;
         let map = |files: &&[Located]| -> Result<(Vec<u32>, u64)> {
             let Matched { rank_of_file, bound, .. } =
                 match_files(&Problem::new(ranks, &places(files))?, strategy, 0);
@@ -171,6 +208,45 @@ fn plan(ranks: &[String], times: &[f64], steps: &[&[Located]], strategy: &str) -
     };
     let judged = steps.iter().zip(maps).zip(times);
     Ok(judged.map(|((files, (map, bound)), time)| judge(ranks, *time, files, &map, bound)).collect())
+}
+
+/// By step, the rank of each file, where a block has one rank in all steps. A step without files,
+/// which cannot be shown, takes no part.
+fn sticky_maps(
+    ranks: &[String],
+    times: &[f64],
+    steps: &[Vec<FileAt<String>>],
+    blocks: &[Vec<String>],
+) -> Result<Vec<Vec<u32>>> {
+    let files_of: Vec<BTreeMap<&str, usize>> =
+        blocks.iter().map(|step| step.iter().map(String::as_str).zip(0..).collect()).collect();
+    let mut shown = (0..steps.len()).filter(|step| !files_of[*step].is_empty());
+    let Some(first) = shown.next() else { return Ok(vec![Vec::new(); steps.len()]) };
+    if let Some(other) = shown.find(|step| !files_of[*step].keys().eq(files_of[first].keys())) {
+        let why = format!(
+            "strategy sticky keeps each block on its rank, but the step of time {} has other blocks than \
+             that of time {}; take another strategy",
+            times[other], times[first]
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    // Steps may list the same blocks in unlike orders: the first one's counts.
+    let order: Vec<&str> = blocks[first].iter().map(String::as_str).collect();
+    let listed: Vec<Vec<FileAt<String>>> = (0..steps.len())
+        .filter(|step| !files_of[*step].is_empty())
+        .map(|step| order.iter().map(|block| steps[step][files_of[step][block]].clone()).collect())
+        .collect();
+    let rank_of_block = sticky(ranks, &listed)?.rank_of_block;
+    let map = |files: &BTreeMap<&str, usize>| {
+        let mut ranks = vec![0; files.len()];
+        for (block, rank) in order.iter().zip(&rank_of_block) {
+            if let Some(file) = files.get(block) {
+                ranks[*file] = *rank;
+            }
+        }
+        ranks
+    };
+    Ok(files_of.iter().map(map).collect())
 }
 
 /// What a map costs.
@@ -196,13 +272,27 @@ impl Plan {
     fn steps(&self, opened: &OpenedIndex) -> Result<Vec<usize>> {
         let count = opened.index.steps.len();
         match self.step {
-            None => Ok((0..count).collect()),
+            None => Ok(all_of(opened)),
             Some(step) if step < count => Ok(vec![step]),
             Some(step) => {
                 let why = format!("step {step}: the index has {count} steps, counted from 0");
                 Err(Error::new(ErrorKind::InvalidArgument, why))
             }
         }
+    }
+
+    /// By file, whether it is missing as far as this machine can tell.
+    fn missing(&self, opened: &OpenedIndex, found: &Locations, files: &[String]) -> Vec<bool> {
+        if opened.storage != Storage::Mounted {
+            return found.files.iter().map(|file| file.bytes == 0 && file.replicas.is_empty()).collect();
+        }
+        // What is in HDFS need not be mounted here.
+        let directory = PathBuf::from(&opened.place.directory);
+        let is_missing = |file: &String| match std::fs::metadata(directory.join(file)) {
+            Ok(file) => file.len() == 0,
+            Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+        };
+        files.iter().map(|file| self.hdfs.is_none() && is_missing(file)).collect()
     }
 
     fn locator(&self, opened: &OpenedIndex) -> Result<Box<dyn Locator>> {
