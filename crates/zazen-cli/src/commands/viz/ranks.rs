@@ -27,6 +27,7 @@ fn parse(text: &str) -> Result<Vec<String>> {
         };
         let (host, count) = match words[..] {
             [] => continue,
+            [host] if host.ends_with(']') => (host, "1"),
             [host] => match host.rsplit_once(':') {
                 None => (host, "1"),
                 Some((host, count)) => (host, count),
@@ -34,9 +35,15 @@ fn parse(text: &str) -> Result<Vec<String>> {
             [host, slots] => (host, slots.strip_prefix("slots=").ok_or_else(refuse)?),
             _ => return Err(refuse()),
         };
+        // Of an address such as fe80::2, the end is no number of ranks: it stands in brackets.
+        let is_bracketed = host.starts_with('[') && host.ends_with(']');
         let count: usize = count.parse().map_err(|_| refuse())?;
-        if count == 0 || host.is_empty() || hosts.len() + count > RANKS_MAX {
+        if count == 0 || host.is_empty() || (host.contains(':') && !is_bracketed) {
             return Err(refuse());
+        }
+        if count > RANKS_MAX - hosts.len() {
+            let why = format!("line {at}: {line:?} makes more than {RANKS_MAX} ranks");
+            return Err(Error::new(ErrorKind::TooLarge, why));
         }
         hosts.resize(hosts.len() + count, host.to_owned());
     }
@@ -65,9 +72,13 @@ mod tests {
     fn launchers_files_list_ranks() {
         let hosts = parse("n1\nn1\n# more\nn2 slots=2\nn3:1 # last\n\n").unwrap();
         assert_eq!(hosts, ["n1", "n1", "n2", "n2", "n3"]);
-        for bad in ["", "n1 n2", "n1:x", "n1:0", ":3", "n1 slots=-1", "n1:9999999999"] {
+        for bad in ["", "n1 n2", "n1:x", "n1:0", ":3", "n1 slots=-1", "fe80::2", "n1:2 slots=3"] {
             assert_eq!(parse(bad).unwrap_err().kind(), ErrorKind::Config, "{bad}");
         }
+        for many in ["n1:9999999999", "n1\nn2:18446744073709551615", "n1:1048576\nn2"] {
+            assert_eq!(parse(many).unwrap_err().kind(), ErrorKind::TooLarge, "{many}");
+        }
+        assert_eq!(parse("[fe80::2]:2\n[fe80::2]").unwrap(), ["[fe80::2]"; 3]);
     }
 
     #[test]
