@@ -65,4 +65,19 @@ def test_what_is_no_record_is_named(tmp_path):
     assert "ZAZEN_VIZ_RECORD" in report(tmp_path, code=1).stderr
     (tmp_path / "rank-000000.jsonl").write_text('{"step": 0}\n{"step"\n')
     assert "line 2" in report(tmp_path, code=1).stderr
+    (tmp_path / "rank-000000.jsonl").write_text("[1]\n")
+    assert "line 1: no record" in report(tmp_path, code=1).stderr
     assert "gone" in report(tmp_path / "gone", code=1).stderr
+
+
+def test_records_of_two_runs_are_not_added_up(tmp_path):
+    step = {"step": 0, "time": 0.0, "seconds": 1.0}
+    record(tmp_path / "two", 0, step, step | {"strategy": "blind"})
+    said = report(tmp_path / "two", code=1).stderr
+    assert "several runs" in said and "blind" in said and "folder of its own" in said
+    record(tmp_path / "sizes", 0, step | {"ranks": 4})
+    record(tmp_path / "sizes", 1, step)
+    assert "4 ranks" in report(tmp_path / "sizes", code=1).stderr
+    # Some ranks wrote elsewhere, such as into a folder of their own node.
+    record(tmp_path / "half", 1, step)
+    assert "1 of the run's 2 ranks" in report(tmp_path / "half").stderr

@@ -287,10 +287,15 @@ class Reader(VTKPythonAlgorithmBase):
         key = (step, pieces, left_out)
         parts, error, arrays = self._kept.get(key), None, {}
         trouble = opened.steps[step].trouble
-        if trouble is not None:
-            raise _zazen.NotFoundError(f"{self._path}, time {opened.times[step]}: {trouble}")
         note: dict[str, Any] = {"step": step, "time": opened.times[step], "kept": parts is not None}
-        if parts is None:
+        if trouble is not None:
+            self._write_record(note | {"failed": True})
+            raise _zazen.NotFoundError(f"{self._path}, time {opened.times[step]}: {trouble}")
+        if parts is not None:
+            # The ranks judge the blocks of all, also where one kept its own and another did not.
+            shown = opened.steps[step].files
+            arrays = {shown[file]: part.arrays for file, part in parts.items()}
+        else:
             files = opened.mine(step)
             if opened.is_vtkhdf(step):
                 files = [0]
@@ -311,6 +316,7 @@ class Reader(VTKPythonAlgorithmBase):
         answers = opened.comm.allgather((error, arrays))
         failed = next((error for error, _ in answers if error is not None), None)
         if failed is not None:
+            self._write_record(note | {"failed": True, "seconds": time.perf_counter() - begun})
             raise failed
         every = [each for _, found in answers for each in found.items()]
         self._add_arrays(arrays for _, arrays in every)
@@ -472,9 +478,17 @@ class Reader(VTKPythonAlgorithmBase):
         opened = self.visualization
         note |= {"rank": opened.comm.rank, "ranks": opened.comm.size, "strategy": self._strategy}
         note |= {"index": self._path, "at": time.time()}
-        self._record.mkdir(parents=True, exist_ok=True)
-        with open(self._record / f"rank-{opened.comm.rank:06}.jsonl", "a") as file:
-            file.write(json.dumps(note) + "\n")
+        try:
+            self._record.mkdir(parents=True, exist_ok=True)
+            with open(self._record / f"rank-{opened.comm.rank:06}.jsonl", "a") as file:
+                file.write(json.dumps(note) + "\n")
+        except OSError as error:
+            # The step stands, and the other ranks go on.
+            import warnings
+
+            words = f"rank {opened.comm.rank}: nothing is recorded any more: {error}"
+            warnings.warn(words, zazen.ZazenWarning, stacklevel=2)
+            self._record = None
 
     # The output.
 

@@ -263,6 +263,36 @@ def test_missing_files_and_steps_are_named(ocean):
         zazen.viz.Visualization(ocean, locator="magic")
 
 
+def test_a_step_that_fails_is_in_the_record(ocean, folder):
+    """What was not shown was not shown within ten seconds either."""
+    (ocean.parent / "ts_1/ts_1_4.vti").unlink()
+    corrupt(ocean.parent / "ts_2/ts_2_3.vti", lambda whole: whole[:-100])
+    reader = zazen.viz.Reader(ocean, record=folder / "record", ahead=0)
+    reader.update(0.0)
+    for time in (0.1, 0.2):
+        with pytest.raises(zazen.Error):
+            reader.update(time)
+    notes = [json.loads(line) for line in (folder / "record/rank-000000.jsonl").read_text().splitlines()]
+    assert {note["step"]: note.get("failed", False) for note in notes} == {0: False, 1: True, 2: True}
+
+
+def test_a_record_that_cannot_be_written_spoils_no_picture(ocean, folder):
+    (folder / "file").write_text("")
+    reader = zazen.viz.Reader(ocean, record=folder / "file")
+    with pytest.warns(zazen.ZazenWarning, match="rank 0: nothing is recorded any more"):
+        assert_equal(reader.update(0.1), stock(ocean.parent / "ts_1.vtm"))
+    reader.update(0.2)
+
+
+def test_a_kept_step_is_judged_as_one_that_was_read(ocean):
+    """Some ranks may keep a step that others read anew: all must see the same blocks."""
+    reader, seen = zazen.viz.Reader(ocean), []
+    reader._compare = lambda blocks: seen.append(sorted(file for file, _ in blocks))
+    for time in (0.1, 0.2, 0.1):
+        reader.update(time)
+    assert len(seen[0]) == 8 and seen[2] == seen[0]
+
+
 def _uneven(ocean):
     path = ocean.parent / "uneven.csv"
     path.write_text("time,file\n0,ts_0/ts_0_0.vti\n0,ts_0/ts_0_1.vti\n1,ts_1/ts_1_0.vti\n")

@@ -19,6 +19,8 @@ pub(super) struct Step {
     pub(super) seconds: f64,
     pub(super) kept: bool,
     pub(super) ahead: bool,
+    /// Whether a rank could not show it.
+    pub(super) failed: bool,
     /// What each rank had of it, by rank.
     pub(super) ranks: Vec<Share>,
 }
@@ -34,6 +36,7 @@ pub(super) struct Share {
     pub(super) seconds: f64,
     pub(super) kept: bool,
     pub(super) ahead: bool,
+    pub(super) failed: bool,
 }
 
 /// Read calls.

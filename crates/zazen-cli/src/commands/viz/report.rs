@@ -50,8 +50,12 @@ struct Line {
     time: f64,
     kept: bool,
     ahead: bool,
+    /// Whether the step could not be shown.
+    failed: bool,
     rank: u32,
+    ranks: u32,
     strategy: String,
+    index: String,
     seconds: f64,
     wait_s: f64,
     reads_s: Vec<f64>,
@@ -98,27 +102,62 @@ fn read(folder: &Path) -> Result<Run> {
     for file in &files {
         lines.extend(lines_of(file)?);
     }
+    one_run(&lines).map_err(|error| error.within(&name))?;
+    let ranks = lines.first().map_or(0, |line| line.ranks as usize);
+    if ranks > files.len() {
+        output::note(format!(
+            "{name}: has records of {} of the run's {ranks} ranks; give all ranks one shared folder",
+            files.len()
+        ));
+    }
     Ok(summed(name, files.len(), &lines))
+}
+
+/// Lines of two runs would be added up as if they were one. `InvalidArgument` says how they differ.
+fn one_run(lines: &[Line]) -> Result<()> {
+    let of = |line: &Line| match line.ranks {
+        0 => format!("strategy {:?}", line.strategy),
+        ranks => format!("{ranks} ranks, strategy {:?}", line.strategy),
+    };
+    let Some(first) = lines.first() else { return Ok(()) };
+    match lines.iter().find(|line| of(line) != of(first)) {
+        None => Ok(()),
+        Some(other) => {
+            let why = format!(
+                "holds records of several runs ({}; {}); record each run in a folder of its own",
+                of(first),
+                of(other)
+            );
+            Err(Error::new(ErrorKind::InvalidArgument, why))
+        }
+    }
 }
 
 fn lines_of(file: &Path) -> Result<Vec<Line>> {
     let text = crate::parse::text_file(file, RECORD_BYTES_MAX, "record")?;
     let parse = |(line, at): (&str, u32)| {
-        serde_json::from_str(line).map_err(|error| {
-            Error::new(ErrorKind::Corrupt, format!("{}, line {at}: no record: {error}", file.display()))
-        })
+        let refuse = |why: &dyn std::fmt::Display| {
+            Error::new(ErrorKind::Corrupt, format!("{}, line {at}: no record: {why}", file.display()))
+        };
+        // A list would pass for a record's values.
+        if !line.trim_start().starts_with('{') {
+            return Err(refuse(&"it is no object of JSON"));
+        }
+        serde_json::from_str(line).map_err(|error| refuse(&error))
     };
     text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty()).map(parse).collect()
 }
 
 /// A step that is shown again counts again: its n-th line of each rank is of its n-th showing.
 fn summed(folder: String, ranks: usize, lines: &[Line]) -> Run {
-    let mut showings: BTreeMap<(u32, u64), u32> = BTreeMap::new();
-    let mut steps: BTreeMap<(u32, u64), Step> = BTreeMap::new();
+    let mut showings: BTreeMap<(u32, &str, u64), u32> = BTreeMap::new();
+    // A job may show several visualizations, whose steps have the same numbers.
+    let mut steps: BTreeMap<(u32, &str, u64), Step> = BTreeMap::new();
     let mut calls = Vec::new();
     for line in lines {
-        let showing = showings.entry((line.rank, line.step)).or_default();
-        let step = steps.entry((*showing, line.step)).or_default();
+        let index = line.index.as_str();
+        let showing = showings.entry((line.rank, index, line.step)).or_default();
+        let step = steps.entry((*showing, index, line.step)).or_default();
         *showing += 1;
         (step.step, step.time) = (line.step, line.time);
         step.local_bytes += line.local_bytes;
@@ -131,6 +170,7 @@ fn summed(folder: String, ranks: usize, lines: &[Line]) -> Run {
         step.seconds = step.seconds.max(line.seconds);
         step.kept |= line.kept;
         step.ahead |= line.ahead;
+        step.failed |= line.failed;
         step.ranks.push(Share {
             rank: line.rank,
             local_bytes: line.local_bytes,
@@ -140,6 +180,7 @@ fn summed(folder: String, ranks: usize, lines: &[Line]) -> Run {
             seconds: line.seconds,
             kept: line.kept,
             ahead: line.ahead,
+            failed: line.failed,
         });
         calls.extend(line.reads_s.iter().map(|seconds| (line.time, *seconds)));
     }
@@ -148,7 +189,7 @@ fn summed(folder: String, ranks: usize, lines: &[Line]) -> Run {
         step.wait_s_mean /= step.ranks.len().max(1) as f64;
         step.ranks.sort_by_key(|share| share.rank);
     }
-    let quick = steps.iter().filter(|step| step.seconds <= PATIENCE_S).count();
+    let quick = steps.iter().filter(|step| !step.failed && step.seconds <= PATIENCE_S).count();
     let within_10_s = quick as f64 / steps.len().max(1) as f64;
     let strategy = lines.first().map_or(String::new(), |line| line.strategy.clone());
     let reads = reads(&calls.iter().map(|(_, seconds)| *seconds).collect::<Vec<_>>());
@@ -168,7 +209,7 @@ fn as_table(run: &Run, by_rank: bool) -> Lines {
         "",
     ]);
     for step in run.steps.iter().take(SHOWN_MAX) {
-        let how = how(step.kept, step.ahead);
+        let how = how(step.failed, step.kept, step.ahead);
         table.row(vec![
             step.time.to_string(),
             human_bytes(step.local_bytes),
@@ -190,7 +231,7 @@ fn as_table(run: &Run, by_rank: bool) -> Lines {
                 format!("{:.4}", share.wait_s),
                 share.rank.to_string(),
                 format!("{:.4}", share.seconds),
-                self::how(share.kept, share.ahead).to_owned(),
+                self::how(share.failed, share.kept, share.ahead).to_owned(),
             ]);
         }
     }
@@ -211,10 +252,11 @@ fn as_table(run: &Run, by_rank: bool) -> Lines {
 }
 
 /// How a step came to be there, beyond reading it.
-fn how(kept: bool, ahead: bool) -> &'static str {
-    match (kept, ahead) {
-        (true, _) => "kept",
-        (_, true) => "fetched ahead",
+fn how(failed: bool, kept: bool, ahead: bool) -> &'static str {
+    match (failed, kept, ahead) {
+        (true, ..) => "failed",
+        (_, true, _) => "kept",
+        (.., true) => "fetched ahead",
         _ => "",
     }
 }
@@ -250,5 +292,17 @@ mod tests {
         assert_eq!(seconds, [(0, 11.0, 1), (1, 2.0, 0), (0, 3.0, 0)]);
         assert_eq!(run.steps[0].wait_s_mean, 6.0);
         assert!((run.within_10_s - 2.0 / 3.0).abs() < 1e-12);
+        let of = |index: &str, rank| Line { index: index.into(), rank, ..line(rank, 0, 1.0) };
+        // Rank 1 shows them in another order.
+        let run = summed("x".into(), 2, &[of("a", 0), of("b", 0), of("b", 1), of("a", 1)]);
+        assert_eq!(run.steps.iter().map(|step| step.ranks.len()).collect::<Vec<_>>(), [2, 2]);
+    }
+
+    #[test]
+    fn a_step_that_failed_was_not_shown_in_time() {
+        let failed = Line { failed: true, seconds: 0.1, ..Line::default() };
+        let run = summed("x".into(), 1, &[failed, Line { step: 1, ..Line::default() }]);
+        assert_eq!((run.within_10_s, run.steps[0].failed), (0.5, true));
+        assert!(as_table(&run, false).as_str().contains("failed"));
     }
 }
