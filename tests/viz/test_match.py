@@ -120,6 +120,9 @@ def test_a_person_reads_a_table():
         ({"ranks": [0], "files": [], "strategy": "sticky"}, "steps"),
         (as_scenario([0], [], "optimal") | {"sed": 1}, "sed"),
         (as_scenario([0], [(-1, [])], "optimal"), "-1"),
+        (as_scenario([-1], [], "optimal"), "a node: give a number"),
+        (as_scenario([0], [(1, [0.5])], "optimal"), "a node: give a number"),
+        (as_scenario([0], [], "best"), "and sticky"),
     ],
 )
 def test_a_wrong_scenario_names_the_field(scenario, words):

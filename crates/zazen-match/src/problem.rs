@@ -63,12 +63,12 @@ impl Problem {
         }
         let mut holders_begin = vec![0];
         let mut holders: Vec<u32> = Vec::new();
-        for file in files {
-            let begin = holders.len();
-            for node in &file.holders {
-                match numbers.get(node) {
-                    Some(node) if !holders[begin..].contains(node) => holders.push(*node),
-                    _ => {}
+        // By node: the last file that named it. A file may have as many holders as there are nodes.
+        let mut named_by = vec![NOBODY; numbers.len()];
+        for (file, at) in files.iter().zip(0..) {
+            for node in file.holders.iter().filter_map(|node| numbers.get(node)) {
+                if std::mem::replace(&mut named_by[*node as usize], at) != at {
+                    holders.push(*node);
                 }
             }
             holders_begin.push(holders.len() as u32);

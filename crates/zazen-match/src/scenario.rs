@@ -6,7 +6,7 @@ use zazen_core::{Error, ErrorKind, Result};
 
 /// A node by number or by name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a node: give a number of 0 to 2^64 - 1, or a name")]
 pub enum Node {
     /// By number.
     Number(u64),
@@ -89,7 +89,8 @@ pub fn run_scenario(scenario: &Scenario) -> Result<Outcome> {
         let Sticky { remote, bound, bytes_max, bytes_mean, .. } = map;
         return Ok(Outcome { assigned, remote, bound, bytes_max, bytes_mean, bytes_bound: None });
     }
-    let strategy: Strategy = scenario.strategy.parse()?;
+    let refuse = |error: Error| Error::new(error.kind(), format!("{} and sticky", error.context()));
+    let strategy: Strategy = scenario.strategy.parse().map_err(refuse)?;
     let (Some(files), None) = (&scenario.files, &scenario.steps) else {
         return invalid("files: missing in the scenario (steps go with strategy sticky only)");
     };
