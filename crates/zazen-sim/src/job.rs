@@ -18,6 +18,8 @@ const RANKS_PER_NODE_MAX: u32 = 4096;
 const BYTES_MAX: u64 = 1 << 60;
 /// The most steps of a program, loops not counted.
 const STEPS_MAX: usize = 1 << 20;
+/// The most phases of a program: their numbers have 16 bits.
+const PHASES_MAX: usize = 1 << 16;
 
 /// What is to be simulated.
 #[derive(Clone, Debug)]
@@ -61,7 +63,13 @@ impl Job {
         }
         match &self.work {
             Work::Program(program) => self.check_program(program)?,
-            Work::Push(push) => check_push(push)?,
+            Work::Push(push) => {
+                if self.ranks_per_node > 1 {
+                    let why = format!("{}: each node has one writer", self.ranks_per_node);
+                    return refuse(format!("ranks per node: {why}"));
+                }
+                check_push(push)?;
+            }
             Work::Names(names) => {
                 if !(1..=1_000_000).contains(&names.files) || names.split_entries < 2 {
                     return refuse(format!(
@@ -98,7 +106,27 @@ impl Job {
             }
         }
         self.cluster.check()?;
+        self.check_failures()?;
         topology::parse(&self.network)?.of(self.nodes).map(|_| ())
+    }
+
+    /// A job that has no failures in its model must not seem to have survived them.
+    fn check_failures(&self) -> Result<()> {
+        let failures = &self.cluster.failures;
+        let (dead, failing) = match &self.work {
+            Work::Program(_) | Work::View(_) => (true, true),
+            Work::Push(_) | Work::Fetching(_) => (true, false),
+            Work::Names(_) | Work::Assign(_) => (false, false),
+        };
+        for (name, value, is_modelled) in
+            [("dead_fraction", failures.dead_fraction, dead), ("mtbf_hours", failures.mtbf_hours, failing)]
+        {
+            if value > 0.0 && !is_modelled {
+                let why = "this workload does not model such failures";
+                return refuse(format!("failures.{name} = {value}: {why}"));
+            }
+        }
+        Ok(())
     }
 
     fn check_program(&self, program: &Program) -> Result<()> {
@@ -107,6 +135,14 @@ impl Job {
         }
         if program.ranges.is_empty() && program.steps.len() > STEPS_MAX {
             return refuse(format!("job {:?} has more than {STEPS_MAX} steps", self.name));
+        }
+        if program.phases.len() > PHASES_MAX {
+            return refuse(format!("job {:?} has more than {PHASES_MAX} phases", self.name));
+        }
+        if program.totals_of_all(self.ranks()).1 == u64::MAX {
+            let (name, ranks) = (&self.name, self.ranks());
+            let why = format!("job {name:?}: its {ranks} ranks move more than 16 EiB together");
+            return Err(Error::new(ErrorKind::TooLarge, why));
         }
         let beyond = |(begin, end): &(u32, u32)| begin > end || *end as usize > program.steps.len();
         if program.ranges.iter().any(beyond) {
@@ -230,8 +266,47 @@ impl JobFile {
     }
 }
 
+impl StepFile {
+    /// What a step has must mean something to it: whoever writes it expects that it does.
+    fn check_fields(&self) -> Result<()> {
+        let takes: &[&str] = match self.what.as_str() {
+            "repeat" => &["times", "step"],
+            "open" | "insert" | "lookup" | "close" | "remove" => &["phase", "at", "parts"],
+            "write" | "read" => &["phase", "bytes", "at"],
+            "allreduce" => &["phase", "bytes"],
+            "compute" => &["phase", "time_us"],
+            "sync" | "barrier" => &["phase"],
+            // It is refused by its name.
+            _ => return Ok(()),
+        };
+        let has = [
+            ("phase", self.phase.is_some()),
+            ("bytes", self.bytes.is_some()),
+            ("at", self.at.is_some()),
+            ("parts", self.parts.is_some()),
+            ("time_us", self.time_us.is_some()),
+            ("times", self.times.is_some()),
+            ("step", !self.steps.is_empty()),
+        ];
+        let what = &self.what;
+        if self.parts == Some(0) {
+            return config(format!("{what}: parts = 0; a directory has at least 1"));
+        }
+        match has.iter().find(|(name, has)| *has && !takes.contains(name)) {
+            None => Ok(()),
+            Some(("step", _)) => {
+                config(format!("{what}: it has steps of its own ([[step.step]]), and only a repeat may"))
+            }
+            Some((name, _)) => {
+                config(format!("{what}: {name} means nothing to it; it takes {}", takes.join(", ")))
+            }
+        }
+    }
+}
+
 fn add_steps(mut program: Program, steps: &[StepFile], depth: u8) -> Result<Program> {
     for step in steps {
+        step.check_fields()?;
         if step.what != "repeat" {
             let phase = step.phase.as_deref().unwrap_or(&step.what);
             program.add(phase, op_of(step)?);
@@ -346,5 +421,70 @@ mod tests {
         check("speed = 1", "unknown field `speed`");
         check("nodes = -1", "write a number such as 4096");
         check("[[step]]\ndo = \"open\"\nat = \"own\"\nparts = 3", "parts = 3");
+        // What a step does not take is refused, and not left out.
+        let inner = "[[step.step]]\ndo = \"barrier\"";
+        check(&format!("[[step]]\ndo = \"write\"\nbytes = \"1\"\n{inner}"), "only a repeat may");
+        check("[[step]]\ndo = \"barrier\"\nbytes = \"4MB\"", "bytes means nothing to it; it takes phase");
+        check("[[step]]\ndo = \"write\"\nbytes = \"1\"\ntimes = 3", "write: times means nothing");
+        check("[[step]]\ndo = \"sync\"\nat = \"shared\"", "sync: at means nothing");
+        check("[[step]]\ndo = \"open\"\nat = \"directory\"\nparts = 0", "parts = 0");
+        let named = "[[step]]\ndo = \"repeat\"\ntimes = 2\nphase = \"x\"";
+        check(&format!("{named}\n{inner}"), "repeat: phase means nothing");
+    }
+
+    #[test]
+    fn what_a_workload_does_not_model_is_refused() {
+        let job = |name: &str| {
+            let workload = crate::workloads::named(name).unwrap();
+            Job {
+                name: name.to_owned(),
+                nodes: 64,
+                ranks_per_node: 1,
+                network: "star".to_owned(),
+                fidelity: Fidelity::Path,
+                seed: 1,
+                cluster: Cluster::intrepid(),
+                work: (workload.work)(64),
+            }
+        };
+        for (name, dead, failing) in [
+            ("fusionfs", true, true),
+            ("view", true, true),
+            ("push", true, false),
+            ("analysis-fetch", true, false),
+            ("namespace", false, false),
+            ("assign", false, false),
+        ] {
+            let mut job = job(name);
+            assert!(job.check().is_ok(), "{name}");
+            job.cluster.failures.dead_fraction = 0.1;
+            assert_eq!(job.check().is_ok(), dead, "{name}");
+            job.cluster.failures.dead_fraction = 0.0;
+            job.cluster.failures.mtbf_hours = 1.0;
+            assert_eq!(job.check().is_ok(), failing, "{name}");
+        }
+        let several = Job { ranks_per_node: 2, ..job("push") };
+        assert!(several.check().unwrap_err().to_string().contains("one writer"));
+    }
+
+    /// Sums of bytes must fit, or rates would be made up.
+    #[test]
+    fn a_job_that_moves_too_much_is_refused() {
+        let job = |times: u32| Job {
+            name: "huge".to_owned(),
+            nodes: 2_000_376,
+            ranks_per_node: 1,
+            network: "star".to_owned(),
+            fidelity: Fidelity::Path,
+            seed: 1,
+            cluster: Cluster::intrepid(),
+            work: Work::Program(
+                Program::new()
+                    .repeat(times, 0, |program| program.then("write", Op::Write(1 << 40, At::Local))),
+            ),
+        };
+        assert!(job(8).check().is_ok());
+        let error = job(9).check().unwrap_err();
+        assert!(error.kind() == ErrorKind::TooLarge && error.to_string().contains("16 EiB"), "{error}");
     }
 }

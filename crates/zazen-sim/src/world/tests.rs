@@ -194,8 +194,10 @@ fn golden_traces() {
         let mut job = job(100, Program::new());
         (job.fidelity, job.network) = (fidelity, network.to_owned());
         job.cluster = Cluster::commodity();
-        job.cluster.failures.mtbf_hours = 1.0;
         job.work = (workloads::named(name).unwrap().work)(100);
+        if matches!(job.work, Work::Program(_) | Work::View(_)) {
+            job.cluster.failures.mtbf_hours = 1.0;
+        }
         format!("{name} {} {network} {:016x}", fidelity.name(), outcome(&job).trace_hash)
     };
     let found = [
