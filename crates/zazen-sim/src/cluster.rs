@@ -396,10 +396,21 @@ impl Cluster {
         }
     }
 
-    /// Reads a `cluster.toml`. `Config` if it is no such, or has a parameter that cannot be.
+    /// Reads a `cluster.toml`. What it lacks as a whole is that of [`Cluster::intrepid`]; what is
+    /// lacking in a part that it has is assumed. `Config` if it is no such, or has a parameter that
+    /// cannot be.
     pub fn from_toml(text: &str) -> Result<Cluster> {
         let refuse = |error: toml::de::Error| Error::new(ErrorKind::Config, error.to_string());
-        let cluster: Cluster = toml::from_str(text).map_err(refuse)?;
+        let mut cluster: Cluster = toml::from_str(text).map_err(refuse)?;
+        let given: toml::Table = toml::from_str(text).map_err(refuse)?;
+        // A part that the file has is not the one whose origins these are.
+        if !given.contains_key("origin") {
+            let part = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+            cluster.origin.retain(|name, _| !given.contains_key(&part(name)));
+        }
+        if !given.contains_key("name") && !given.is_empty() {
+            cluster.name += " with changes";
+        }
         cluster.check()?;
         Ok(cluster)
     }
@@ -551,6 +562,19 @@ mod tests {
             let text = cluster.to_toml().unwrap();
             assert_eq!(Cluster::from_toml(&text).unwrap(), cluster, "{text}");
         }
+    }
+
+    /// A number that is not from a publication must not pass for one.
+    #[test]
+    fn what_a_file_changes_has_another_origin_and_name() {
+        let cluster = Cluster::from_toml("[disk]\nwrite_bytes_per_s = 5e8").unwrap();
+        assert_eq!(cluster.name, "intrepid with changes");
+        assert!(!cluster.origin.keys().any(|name| name.starts_with("disk.")), "{:?}", cluster.origin);
+        assert!(cluster.origin.contains_key("network.link_bytes_per_s"));
+        let text = "name = \"mine\"\n[disk]\nlatency_us = 1.0\n[origin]\n\"disk.latency_us\" = \"a vendor\"";
+        let cluster = Cluster::from_toml(text).unwrap();
+        assert_eq!((cluster.name.as_str(), cluster.origin.len()), ("mine", 1));
+        assert_eq!(Cluster::from_toml("").unwrap(), Cluster::intrepid());
     }
 
     #[test]
