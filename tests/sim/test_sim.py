@@ -123,6 +123,17 @@ def test_results_are_kept_and_resumed(tmp_path):
     assert json.loads(kept[0].read_text())["version"] == 2
 
 
+def test_what_is_resumed_is_what_was_found(tmp_path):
+    """Byte for byte: in what is printed and in the tables, as in a folder of another run."""
+    command = ("run", "fusionfs", "--nodes", "8..64", "--json")
+    printed = sim(*command)
+    tables = []
+    for out, resume in ((tmp_path / "a", ()), (tmp_path / "b", ()), (tmp_path / "a", ("--resume",))):
+        assert sim(*command, "-o", out, *resume) == printed
+        tables.append({path.name: path.read_bytes() for path in out.iterdir() if path.is_file()})
+    assert tables[1] == tables[0] and tables[2] == tables[0]
+
+
 def test_an_interrupted_sweep_keeps_what_was_finished(tmp_path):
     out = tmp_path / "out"
     command = [
@@ -185,6 +196,15 @@ def test_job_files(tmp_path):
     assert 'do = "fly"' in sim("run", job, code=1).stderr
 
 
+def test_ranks_that_do_not_end_are_told_to_programs_too(tmp_path):
+    cluster = tmp_path / "cluster.toml"
+    cluster.write_text("[failures]\ndead_fraction = 0.3\ntimeout_ms = 1.0\n")
+    command = [ZAZEN, "sim", "run", "read-remote", "--nodes", "64", "--cluster", cluster, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert "ranks did not end" in done.stderr and len(lines(done.stdout)) == 1
+    assert "does not model such failures" in sim("run", "namespace", "--cluster", cluster, code=1).stderr
+
+
 def test_ior():
     command = ("run", "ior", "--nodes", 8, "--net", "star", "--json")
     (line,) = lines(sim(*command, "--ior", "-b 16m -t 4m -s 4 -w -r -C -F"))
@@ -193,12 +213,43 @@ def test_ior():
     assert "belongs to the workload ior" in sim("run", "fusionfs", "--ior", "-w", code=1).stderr
 
 
+def test_a_folder_holds_the_plots_of_its_last_sweep(tmp_path):
+    sim("run", "fusionfs", "--nodes", 512, "-o", tmp_path)
+    assert (tmp_path / "error.svg").exists() and (tmp_path / "throughput.png").exists()
+    sim("run", "metadata", "--nodes", 64, "-o", tmp_path)
+    assert {path.stem for path in tmp_path.glob("*.svg")} == {"metadata", "stragglers", "busy"}
+    assert len(list((tmp_path / "runs").iterdir())) == 2, "finished runs stay"
+    assert not list(tmp_path.rglob(".*"))
+
+
+def test_a_job_file_has_nothing_that_is_not_used(tmp_path):
+    job = tmp_path / "job.toml"
+    for text, words in (
+        ('data = "shared"\n[[step]]\ndo = "barrier"\n', "belongs to --darshan"),
+        ('[[step]]\ndo = "open"\n[[step.step]]\ndo = "barrier"\n', "only a repeat may"),
+        ('[[step]]\ndo = "sync"\nbytes = "1GB"\n', "sync: bytes means nothing to it"),
+        ('nodes = 2000376\n[[step]]\ndo = "write"\nbytes = "10TB"\n', "16 EiB"),
+    ):
+        job.write_text(text)
+        assert words in sim("run", job, code=1).stderr
+    cluster = tmp_path / "cluster.toml"
+    cluster.write_text("[disk]\nwrite_bytes_per_s = 200e6\n")
+    sim("run", "fusionfs", "--nodes", 512, "--cluster", cluster, "-o", tmp_path / "out")
+    (found,) = json.loads((tmp_path / "out/summary.json").read_text())
+    # What the file changed is no figure of the paper, nor is the whole of it.
+    assert found["cluster"] == "intrepid with changes" and "disk.write_bytes_per_s" not in found["origin"]
+    assert not (tmp_path / "out/error.svg").exists()
+
+
 def test_compare(tmp_path):
     for seed in (1, 2):
         sim("run", "fusionfs", "--nodes", 512, "--seed", seed, "-o", tmp_path / str(seed))
     same = json.loads(sim("compare", tmp_path / "1", tmp_path / "1", "--json"))
     assert [row["same_trace"] for row in same] == [True]
     assert "no run in common" in sim("compare", tmp_path / "1", tmp_path / "2", code=1).stderr
+    summary = tmp_path / "2" / "summary.json"
+    summary.write_text(summary.read_text().replace('"version":2', '"version":1'))
+    assert "version 1" in sim("compare", tmp_path / "2", tmp_path / "2", code=1).stderr
 
 
 def push(cluster, backing, count, size):
@@ -232,6 +283,9 @@ def test_real_daemons_record_calibrate_and_validate(tmp_path):
     rows = json.loads(sim("validate", cluster, tmp_path / "held-out", "--json"))
     assert {row["op"] for row in rows["rows"]} >= {"all"}
     assert rows["mape"] >= 0
+    same = [ZAZEN, "sim", "validate", cluster, tmp_path / "train"]
+    said = subprocess.run(same, capture_output=True, text=True, timeout=300, check=True).stderr
+    assert "was calibrated from these spans" in said
     trace = tmp_path / "trace.json"
     sim("export", tmp_path / "train", "-o", trace)
     assert len(json.loads(trace.read_text())["traceEvents"]) == len(recorded) + 1

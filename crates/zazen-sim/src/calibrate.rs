@@ -104,17 +104,27 @@ pub fn calibrate(runs: &[Vec<Span>], base: &Cluster, seed: u64) -> Result<(Clust
             cluster.origin.insert(estimate.name.clone(), origin);
         }
     }
+    let each: Vec<String> = runs.iter().map(|run| format!("{:016x}", digest(run))).collect();
     let from = format!(
-        "zazen {}, seed {seed}, {} runs of {} spans with the digest {:016x}; the rest from {}",
+        "zazen {}, seed {seed}, {} runs of {} spans with the digest {:016x} (each run's: {}); the rest \
+         from {}",
         env!("CARGO_PKG_VERSION"),
         runs.len(),
         good.len(),
         digest(&good),
+        each.join(" "),
         base.name
     );
     cluster.origin.insert("calibration".to_owned(), from);
     cluster.check()?;
     Ok((cluster, estimates))
+}
+
+/// Whether `cluster` was calibrated from this run: then how well it predicts it says nothing.
+pub fn was_trained_on(cluster: &Cluster, run: &[Span]) -> bool {
+    let good: Vec<&Span> = run.iter().filter(|span| span.is_ok()).collect();
+    let origin = cluster.origin.get("calibration");
+    origin.is_some_and(|origin| origin.contains(&format!("{:016x}", digest(&good))))
 }
 
 /// Of spans: the same ones have the same, on every machine.
@@ -509,6 +519,10 @@ pub(crate) mod tests {
         let first = made_from(&spans, 7);
         assert!(first.contains("seed 7, 1 runs of 100 spans") && first.contains("commodity"), "{first}");
         assert_eq!(made_from(&spans, 7), first);
+        let runs = [spans.clone(), spans[10..].to_vec()];
+        let (cluster, _) = calibrate(&runs, &Cluster::commodity(), 7).unwrap();
+        assert!(was_trained_on(&cluster, &spans) && was_trained_on(&cluster, &spans[10..]));
+        assert!(!was_trained_on(&cluster, &spans[11..]) && !was_trained_on(&Cluster::commodity(), &spans));
         spans[50].bytes_in += 1;
         assert_ne!(made_from(&spans, 7), first);
     }

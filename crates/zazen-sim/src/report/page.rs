@@ -15,6 +15,9 @@ const PAPER_ERROR: f64 = 4.0;
 /// What it reports for creating files in one directory (§4.2): (nodes, creates per second).
 const PAPER_CREATES: [(f64, f64); 1] = [(1_024.0, 54e3)];
 
+/// The names of all plots that there may be.
+pub const PLOTS: [&str; 6] = ["throughput", "error", "metadata", "efficiency", "stragglers", "busy"];
+
 /// The plots of these runs, by file name without its suffix.
 pub fn plots(records: &[RunRecord]) -> Vec<(&'static str, Plot)> {
     let mut plots = Vec::new();

@@ -222,7 +222,7 @@ fn footer(columns: &[(&str, Column)], rows: usize, chunks: &[(i64, i64)]) -> Vec
 /// A table of comma-separated values, as `csv.rs` writes it, as columns: numbers where all values
 /// of a column are numbers.
 pub fn from_csv(text: &str) -> Vec<(String, Column)> {
-    let mut rows = text.lines().map(fields);
+    let mut rows = rows(text).into_iter();
     let names = rows.next().unwrap_or_default();
     let mut columns: Vec<(String, Vec<String>)> = names.into_iter().map(|name| (name, Vec::new())).collect();
     for row in rows {
@@ -246,24 +246,28 @@ pub fn from_csv(text: &str) -> Vec<(String, Column)> {
     columns.into_iter().map(|(name, values)| (name.clone(), typed(&name, values))).collect()
 }
 
-/// The fields of a line. Fields hold no line ends.
-fn fields(line: &str) -> Vec<String> {
-    let mut fields = vec![String::new()];
+/// The fields of each row. A name that a user chose may hold line ends, in quotes.
+fn rows(text: &str) -> Vec<Vec<String>> {
+    let mut rows = Vec::new();
+    let (mut fields, mut field) = (Vec::new(), String::new());
     let mut is_quoted = false;
-    let mut letters = line.chars().peekable();
+    let mut letters = text.chars().peekable();
     while let Some(letter) = letters.next() {
-        let last = fields.len() - 1;
         match letter {
             '"' if is_quoted && letters.peek() == Some(&'"') => {
                 letters.next();
-                fields[last].push('"');
+                field.push('"');
             }
             '"' => is_quoted = !is_quoted,
-            ',' if !is_quoted => fields.push(String::new()),
-            letter => fields[last].push(letter),
+            ',' if !is_quoted => fields.push(std::mem::take(&mut field)),
+            '\n' if !is_quoted => {
+                fields.push(std::mem::take(&mut field));
+                rows.push(std::mem::take(&mut fields));
+            }
+            letter => field.push(letter),
         }
     }
-    fields
+    rows
 }
 
 #[cfg(test)]
@@ -272,8 +276,8 @@ mod tests {
 
     #[test]
     fn columns_have_the_types_of_their_values() {
-        let columns = from_csv("workload,nodes,makespan_s\n\"a,\"\"b\"\"\",512,3\n7,1024,4.5\n");
-        let texts = ["a,\"b\"", "7"].map(str::to_owned).to_vec();
+        let columns = from_csv("workload,nodes,makespan_s\n\"a,\"\"b\"\"\n\",512,3\n7,1024,4.5\n");
+        let texts = ["a,\"b\"\n", "7"].map(str::to_owned).to_vec();
         let expected = [
             ("workload", Column::Text(texts)),
             ("nodes", Column::Whole(vec![512, 1024])),

@@ -117,6 +117,13 @@ pub(crate) fn validate(arguments: &Validate) -> Result<()> {
     let mut rows = Vec::new();
     for folder in &arguments.spans {
         let spans = spans_of(std::slice::from_ref(folder))?;
+        if zazen_sim::calibrate::was_trained_on(&cluster, &spans) {
+            output::note(format!(
+                "{}: {} was calibrated from these spans, so their error says nothing of others",
+                folder.display(),
+                arguments.cluster
+            ));
+        }
         let found = zazen_sim::validate::validate(&cluster, &baseline, &spans, arguments.seed);
         let found = found.map_err(|error| error.within(folder.display()))?;
         rows.extend(found.into_iter().map(|row| (folder.display().to_string(), row)));

@@ -4,7 +4,7 @@ use crate::output::{self, Table};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_sim::record::RunRecord;
+use zazen_sim::record::{RunRecord, VERSION};
 
 /// The longest summary.
 const SUMMARY_BYTES_MAX: u64 = 1 << 30;
@@ -90,5 +90,12 @@ fn records(folder: &Path) -> Result<Vec<RunRecord>> {
         let why = format!("{}: {error}; simulate again, with --resume", path.display());
         Error::new(ErrorKind::Corrupt, why)
     };
-    serde_json::from_str(&text).map_err(refuse)
+    let records: Vec<RunRecord> = serde_json::from_str(&text).map_err(refuse)?;
+    match records.iter().find(|record| record.version != VERSION) {
+        None => Ok(records),
+        Some(RunRecord { version, .. }) => {
+            let why = format!("{}: version {version} is not {VERSION}; simulate again", path.display());
+            Err(Error::new(ErrorKind::Corrupt, why))
+        }
+    }
 }

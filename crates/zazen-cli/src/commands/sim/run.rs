@@ -114,7 +114,7 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
     let results = sweep::run(&sweep)?;
     let missing = results.iter().filter(|result| result.is_none()).count();
     let records: Vec<RunRecord> = results.into_iter().flatten().collect();
-    if let Some(out) = &arguments.out {
+    if let Some(out) = arguments.out.as_ref().filter(|_| !records.is_empty()) {
         report(out, &records)?;
     }
     if arguments.json {
@@ -126,8 +126,9 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
         output::print(&comparison(&records));
     } else {
         output::print(&table(&records));
-        notes(&records);
+        trust(&records);
     }
+    unfinished(&records);
     if missing > 0 {
         let again = match &arguments.out {
             Some(out) => format!("what was finished is in {}; --resume goes on", out.display()),
@@ -190,6 +191,9 @@ fn jobs(arguments: &Run) -> Result<Vec<Job>> {
         }
         (None, false) => None,
     };
+    if replayed.is_none() && from_file.data.is_some() {
+        return Err(in_file("data says where the data of a log lie; it belongs to --darshan".to_owned()));
+    }
     let workload = match &file {
         Some(_) => None,
         None if ior.is_some() || replayed.is_some() => None,
@@ -293,7 +297,14 @@ fn report(out: &Path, records: &[RunRecord]) -> Result<()> {
         write_whole(&out.join(format!("{name}.parquet")), parquet::file(&columns))?;
         write_whole(&out.join(format!("{name}.csv")), text)?;
     }
-    for (name, plot) in page::plots(records) {
+    let plots = page::plots(records);
+    // Plots of other runs beside these tables would pass for plots of these.
+    for name in page::PLOTS.iter().filter(|name| plots.iter().all(|(drawn, _)| drawn != *name)) {
+        for ending in ["svg", "png"] {
+            let _ = std::fs::remove_file(out.join(format!("{name}.{ending}")));
+        }
+    }
+    for (name, plot) in plots {
         write_whole(&out.join(format!("{name}.svg")), plot.svg())?;
         write_whole(&out.join(format!("{name}.png")), super::png::png(&plot)?)?;
     }
@@ -385,7 +396,7 @@ fn table(records: &[RunRecord]) -> Lines {
 }
 
 /// What a reader must know before believing the figures.
-fn notes(records: &[RunRecord]) {
+fn trust(records: &[RunRecord]) {
     let Some(last) = records.last() else { return };
     let calibrated = last.origin.values().filter(|from| from.starts_with("calibrated")).count();
     let trust = match calibrated {
@@ -393,6 +404,10 @@ fn notes(records: &[RunRecord]) {
         count => format!("{count} parameters are calibrated, all others published or assumed"),
     };
     output::note(format!("cluster {}: {trust} (-o FOLDER lists them)", last.cluster));
+}
+
+/// A makespan is that of the ranks that ended, whoever reads it: a person or a program.
+fn unfinished(records: &[RunRecord]) {
     for record in records.iter().filter(|record| record.unfinished > 0) {
         let (nodes, ranks) = (record.nodes, record.unfinished);
         output::note(format!("at {nodes} nodes {ranks} ranks did not end: what they need is on dead nodes"));

@@ -50,7 +50,12 @@ pub(crate) fn run(sweep: &Sweep) -> Result<Vec<Option<RunRecord>>> {
     let signals = [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM];
     let hooks: Vec<_> = signals
         .into_iter()
-        .filter_map(|signal| signal_hook::flag::register(signal, interrupted.clone()).ok())
+        // A second signal ends the process at once: a step that is never asked may take long.
+        .flat_map(|signal| {
+            let second = signal_hook::flag::register_conditional_default(signal, interrupted.clone());
+            [second, signal_hook::flag::register(signal, interrupted.clone())]
+        })
+        .flatten()
         .collect();
     let results = Mutex::new(found);
     let failure = Mutex::new(None);
@@ -110,11 +115,13 @@ fn one(
     let outcome = outcome.map_err(|error| error.within(format!("{} at {} nodes", job.name, job.nodes)))?;
     let Some(outcome) = outcome else { return Ok(None) };
     done.fetch_add(steps_of(job).saturating_sub(before), Ordering::Relaxed);
-    let record = RunRecord::new(job, &outcome);
+    let text = RunRecord::new(job, &outcome).to_json()?;
     if let Some(out) = out {
-        keep(out, job, &record)?;
+        super::files::write_whole(&place(out, job), &text)?;
     }
-    Ok(Some(record))
+    // The last digit of a number may change when it is read back. So each record is read back,
+    // whether it was kept or not: `--resume` gives the same bytes.
+    RunRecord::from_json(&text).map(Some)
 }
 
 fn place(out: &Path, job: &Job) -> PathBuf {
@@ -125,12 +132,6 @@ fn place(out: &Path, job: &Job) -> PathBuf {
 fn kept(out: &Path, job: &Job) -> Option<RunRecord> {
     let text = std::fs::read_to_string(place(out, job)).ok()?;
     RunRecord::from_json(&text).ok().filter(|record| record.job == digest(job))
-}
-
-/// Keeps a record. It is there whole or not at all.
-fn keep(out: &Path, job: &Job, record: &RunRecord) -> Result<()> {
-    let place = place(out, job);
-    super::files::write_whole(&place, record.to_json()?)
 }
 
 /// How many runs fit side by side. `NoSpace` if the largest one alone does not fit into memory.
