@@ -192,8 +192,7 @@ impl Turns {
     pub(crate) fn take(&self, bytes: u64) -> Option<Turn<'_>> {
         let mut state = self.lock();
         loop {
-            self.review(&mut state);
-            match state.tenure() {
+            match self.review(&mut state) {
                 Some(tenure) if !tenure.is_spent() => {
                     state.users += 1;
                     return Some(Turn { turns: self, bytes });
@@ -249,16 +248,26 @@ impl Turns {
         !free
     }
 
-    /// Decides what happens to a turn in which no thread reads now.
-    fn review(&self, state: &mut State) {
-        let Some(tenure) = state.tenure().filter(|_| state.users == 0) else { return };
+    /// Decides what happens to a turn in which no thread reads now. Returns what this process has
+    /// read in its turn, if it still has one. That is spent only while threads read in it: the
+    /// clock is looked at once, or its time could end between two looks, and who asked would wait
+    /// for nobody.
+    fn review(&self, state: &mut State) -> Option<Tenure> {
+        let tenure = state.tenure()?;
+        if state.users > 0 {
+            return Some(tenure);
+        }
         match tenure.decide(|| self.is_wanted()) {
-            Fate::Kept => {}
+            Fate::Kept => Some(tenure),
             Fate::Renewed => {
                 (state.held, state.bytes) = (Some(Instant::now()), 0);
                 self.changed.notify_all();
+                Some(Tenure::default())
             }
-            Fate::Over => self.end(state),
+            Fate::Over => {
+                self.end(state);
+                None
+            }
         }
     }
 

@@ -170,3 +170,21 @@ fn each_of_several_disks_has_turns_of_its_own() {
     one.rest();
     assert!(lock(&other.of(&file).unwrap().turn, PAUSE, Instant::now() + FOR_EVER));
 }
+
+/// The process has a turn in which nobody reads, and its time is over while a thread asks for it.
+#[test]
+fn a_thread_never_waits_for_a_turn_that_nobody_uses() {
+    let (_folder, socket) = disk(true);
+    let (ended, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let turns = turns(&socket, FOR_EVER);
+        for tried in 0..200_000 {
+            // The time ends within the next microseconds.
+            let left = Duration::from_nanos(tried % 2_000);
+            turns.lock().held = Instant::now().checked_sub(TURN_TIME).and_then(|at| at.checked_add(left));
+            drop(turns.take(1).unwrap());
+        }
+        ended.send(()).unwrap();
+    });
+    wait.recv_timeout(Duration::from_secs(300)).expect("a thread waits for nobody");
+}
