@@ -64,6 +64,8 @@ GROWTH_MAX = {"memory": 12 << 20, "descriptors": 64, "threads": 64}
 DOWN, FORWARDED_AFTER_S = ("kill", "restart", "pause", "break_disk"), 10
 #: Problems and kinds of problems on the screen; the report has all.
 PROBLEMS_SHOWN = 50
+#: Lines in the report of where the threads of a reader are that hangs.
+STACK_LINES_MAX = 400
 #: Workers end within this time after they were told to.
 WORKER_SECONDS_MAX = 200
 #: How long after an outage of the store a pass may still fail, and get what nobody could check.
@@ -201,7 +203,22 @@ class Reader:
             [str(word) for word in words], stdout=subprocess.PIPE, text=True, env=environment
         )
         self.passes: list[tuple[float, dict]] = []
+        self.name = f"the reader of {kind} at n{node}"
         threading.Thread(target=self._listen, daemon=True).start()
+
+    def last(self, begin: float) -> float | None:
+        """When its last pass ended, in seconds after `begin`."""
+        return round(self.passes[-1][0] - begin, 1) if self.passes else None
+
+    def stacks(self) -> list[str]:
+        """Where its threads are, as gdb says, or the kernel where there is no gdb."""
+        pid = self.process.pid
+        words = ["gdb", "-p", str(pid), "-batch", "-nx", "-ex", "thread apply all bt 30"]
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            told = subprocess.run(words, capture_output=True, text=True, timeout=120).stdout
+            return told.splitlines()[-STACK_LINES_MAX:]
+        tasks = list(Path(f"/proc/{pid}/task").glob("*"))
+        return [f"{(task / 'comm').read_text().strip()}: {(task / 'wchan').read_text()}" for task in tasks]
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
@@ -483,6 +500,7 @@ def soak(folder: Path, hours: float, seed: int, other: Path | None) -> dict:
     faults: list[dict] = []
     problems: list[str] = []
     samples: list[tuple[float, dict[str, int]]] = []
+    stacks: dict[str, dict] = {}
     try:
         cluster.simulation.start()
         while not cluster.truth.file.exists():
@@ -511,9 +529,11 @@ def soak(folder: Path, hours: float, seed: int, other: Path | None) -> dict:
             samples.append((done - begin, measure(cluster.nodes[0].process.pid)))
         # The readers come to rest: a pass of each that began after the last fault.
         quiet = time.monotonic()
-        while any(sum(at > quiet for at, _ in reader.passes) < 2 for reader in readers):
+        while slow := [one for one in readers if sum(at > quiet for at, _ in one.passes) < 2]:
             if time.monotonic() > quiet + 300:
-                problems.append("a reader did not end a pass within 300 s after the last fault")
+                for reader in slow:
+                    problems.append(f"{reader.name} ended no pass within 300 s after the last fault")
+                    stacks[reader.name] = {"last_pass_at": reader.last(begin), "threads": reader.stacks()}
                 break
             time.sleep(0.1)
         for worker in cluster.workers:
@@ -586,6 +606,7 @@ def soak(folder: Path, hours: float, seed: int, other: Path | None) -> dict:
         },
         "samples": [{"at": round(at, 1), **sample} for at, sample in samples],
         "faults": faults,
+        "stacks": stacks,
         "problems": problems,
     }
 
