@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use zazen_backing::trajectory::Finder;
-use zazen_backing::{DirectoryBacking, by_name, dataset};
+use zazen_backing::{Backing, DirectoryBacking, by_name, dataset};
 use zazen_core::{Credentials, Error, ErrorKind, FrameNo, Layout, NameTemplate, RelPath, Result, Validator};
 use zazen_env::plain_file::open_plain;
 
@@ -485,19 +485,18 @@ struct Part {
 }
 
 /// The layout as far as it shows before the simulation has begun. A trajectory that grows is no
-/// layout here.
-fn layout_now(
-    finder: Finder<'_>,
-    backing: &DirectoryBacking,
-    pattern: Option<&str>,
-) -> Result<Option<Layout>> {
+/// layout here, also one that was made between two listings.
+fn layout_now(finder: Finder<'_>, backing: &dyn Backing, pattern: Option<&str>) -> Result<Option<Layout>> {
     let root = RelPath::default();
     if let Some(pattern) = pattern.filter(|pattern| by_name::is_by_name(pattern)) {
         return dataset::layout_of_pattern(pattern).map(Some);
     }
     match pattern.is_none() && dataset::lone_trajectory(backing, &root)?.is_some() {
         true => Ok(None),
-        false => dataset::layout(finder, backing, &root, pattern),
+        false => {
+            let found = dataset::layout(finder, backing, &root, pattern)?;
+            Ok(found.filter(|found| !matches!(found, Layout::Trajectory(_))))
+        }
     }
 }
 
@@ -534,3 +533,6 @@ fn frames_in(layout: Option<&Layout>, name: &str) -> Vec<Part> {
         Some(Layout::Trajectory(_) | Layout::Blocks(_)) => Vec::new(),
     }
 }
+
+#[cfg(test)]
+mod tests;
