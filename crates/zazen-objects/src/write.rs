@@ -163,7 +163,9 @@ impl Upload {
                 let options = PutMultipartOptions { attributes: self.attributes(), ..Default::default() };
                 let (shared, at) = (self.shared.clone(), self.at.clone());
                 let begin = async move { shared.store.put_multipart_opts(&at, options).await };
-                let begun = self.beginning.insert(self.handle.spawn(begin)).await;
+                // A question that is under way is not asked twice.
+                let beginning = self.beginning.get_or_insert_with(|| self.handle.spawn(begin));
+                let begun = beginning.await;
                 self.beginning = None;
                 begun.unwrap_or_else(|error| Err(error.into()))?
             }
