@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import zazen.namespace
 import zazen.testing
 from launching import mpi_environment, mpiexec
 
@@ -74,6 +75,14 @@ class Bed:
             assert int.from_bytes(seal[32:40], "little") == meta.st_mtime_ns
 
         within(60, is_there)
+
+    def directory(self, name: str, *wish: object, asked: int = 0) -> Path:
+        """Makes a directory whose new files are as wished from now on: `--copies 2`."""
+        made = self.mounts[0] / name
+        made.mkdir()
+        tool("namespace", "set", f"/{name}", *wish, "--socket", self.sockets[asked])
+        time.sleep(2.1)
+        return made
 
     def down(self) -> None:
         tool("testbed", "down", "--dir", self.dir)
@@ -185,14 +194,12 @@ def holder_and_copies(bed: Bed, asked: int, path: str) -> tuple[str, list[str]]:
 
 
 def copies_stand_in_for_a_lost_node(bed: Bed) -> None:
-    plain, kept = bed.mounts[0] / "plain", bed.mounts[0] / "kept"
+    plain = bed.mounts[0] / "plain"
     plain.mkdir()
-    kept.mkdir()
-    tool("namespace", "set", "/kept", "--copies", 2, "--socket", bed.sockets[1])
+    kept = bed.directory("kept", "--copies", 2, asked=1)
     with pytest.raises(OSError):
         os.setxattr(kept, "user.zazen.copies", b"many")
     (kept / "below").mkdir()
-    time.sleep(2.1)
     data = {f"below/f{size}": random.Random(size).randbytes(size) for size in [1, 5000, (9 << 20) + 7]}
     for name, content in data.items():
         (kept / name).write_bytes(content)
@@ -202,6 +209,7 @@ def copies_stand_in_for_a_lost_node(bed: Bed) -> None:
         file.write(b"end")
     data["sparse"] = bytes(30 << 20) + b"end"
     (plain / "one").write_bytes(b"one")
+    (plain / "none").touch()
     first = {}
     for name in data:
 
@@ -239,6 +247,12 @@ def copies_stand_in_for_a_lost_node(bed: Bed) -> None:
         for name, content in data.items():
             assert within(60, (bed.mounts[reader] / "kept" / name).read_bytes) == content
     fails(errno.ETIMEDOUT, (bed.mounts[1] / "plain/one").read_bytes)
+    # An empty file has nothing that could be lost.
+    namespace = zazen.namespace.Namespace(bed.sockets[1])
+    for path in ("kept/none", "plain/none"):
+        assert (bed.mounts[1] / path).read_bytes() == b""
+        with namespace.open("/" + path, "rb") as file:
+            assert file.read() == b""
 
     # The holder comes back with its disk.
     tool("testbed", "revive", 0, "--dir", bed.dir)

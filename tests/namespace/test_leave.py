@@ -251,7 +251,9 @@ def test_a_copy_that_may_be_the_last_one_does_not_go_with_its_node(folder, alone
         def keeps_copies_only() -> bool:
             found = [node["leaving"] for node in bed.status(asks)["nodes"] if node["node"] == leaver]
             told = found[0] or {"files": 0, "partitions": 1, "is_steward": True}
-            return (told["files"], told["partitions"], told["is_steward"]) == (of_it, 0, False)
+            if (told["files"], told["partitions"], told["is_steward"]) == (of_it, 0, False):
+                return True
+            raise OSError(f"of {of_it} files, it says: {told}; {bed.status(asks)}")
 
         wait_until(keeps_copies_only)
         wait_until(lambda: (m[asks] / "kept/f0").read_bytes() == files["f0"])

@@ -311,6 +311,48 @@ MUTANTS = (
         ("cargo -p zazen-namespace --lib a_member_says_what_is_its_own_part",),
     ),
     Mutant(
+        "callers open chunks and take ranges as daemons do",
+        8,
+        (
+            (
+                "crates/zazen-namespace-node/src/session.rs",
+                "            | Operation::OpenChunk(_)\n            | Operation::Append(_) => return",
+                "            => return",
+            ),
+        ),
+        (
+            "cargo -p zazend --test joined "
+            "numbers_of_chunks_and_handles_for_reading_lead_no_further_than_names",
+        ),
+    ),
+    Mutant(
+        "a write that a quota refuses leaves an empty chunk",
+        8,
+        (
+            (
+                "crates/zazen-namespace-node/src/chunked.rs",
+                "        self.quotas.check(&bounds, bytes)?;\n",
+                "        let _ = bytes;\n",
+            ),
+        ),
+        (
+            "cargo -p zazend --test joined "
+            "what_a_quota_refuses_leaves_no_empty_chunks_and_chunks_are_inodes_of_their_user",
+        ),
+    ),
+    Mutant(
+        "open files count for each connection",
+        8,
+        (
+            (
+                "crates/zazen-namespace-node/src/session.rs",
+                "self.of_users.files.take(asked.credentials.uid);",
+                "Some(self.of_users.files.add(asked.credentials.uid));",
+            ),
+        ),
+        ("cargo -p zazend --test joined a_user_has_so_many_open_files_at_a_node_and_others_do_not_notice",),
+    ),
+    Mutant(
         "nobody asks who owns a folder",
         8,
         (

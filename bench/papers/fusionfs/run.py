@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The namespace's figures (FusionFS, TPDS 2016): creates by the library and through a mount,
-passthrough, nodes that share one directory, remote reads, how long a dead node's part is away, and
-other file systems beside it: names and bytes, IOR and mdtest ($IOR), and BLAST.
+passthrough, nodes that share one directory, remote reads, a file that all nodes write, how long a
+dead node's part is away, and other file systems beside it: names and bytes, IOR and mdtest ($IOR),
+and BLAST.
 
     make bench-namespace                                    # everything, as root
     make bench-namespace FIGURES="library nodes"            # some
@@ -31,6 +32,7 @@ EVALUATION = evaluation.Evaluation(
         "mount": "mounted",
         "nodes": "nodes",
         "remote": "remote",
+        "shared": "shared",
         "death": "death",
         "peers": "beside",
         "io500": "io500",

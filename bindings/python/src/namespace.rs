@@ -181,13 +181,16 @@ impl PyNamespaceLink {
         listed(py, paths.into_iter(), done, |()| Ok(py.None().into_bound(py)))
     }
 
-    /// For each file `(node or None, name, host, bytes)`, or the exception.
+    /// For each file `(node or None, name, host, bytes, holders)`, or the exception. A holder is
+    /// `(node, name, host, bytes)`.
     fn locate<'py>(&self, py: Python<'py>, paths: Vec<Vec<u8>>) -> PyResult<Bound<'py, PyList>> {
         let found = py.detach(|| self.0.locate(None, &slices(&paths)));
         let found = files(py, found, b"")?;
         listed(py, paths.into_iter(), found, |found| {
             let node = found.node.map(|node| node.0);
-            Ok((node, found.name, found.host, found.bytes).into_pyobject(py)?.into_any())
+            let holders = found.holders.into_iter();
+            let holders: Vec<_> = holders.map(|one| (one.node.0, one.name, one.host, one.bytes)).collect();
+            Ok((node, found.name, found.host, found.bytes, holders).into_pyobject(py)?.into_any())
         })
     }
 

@@ -7,15 +7,15 @@ use zazen_core::Credentials;
 use zazen_namespace::map::{Genesis, Map};
 use zazen_namespace::node::{Action, Config, Envelope, Event, File, Files, Identity, Node, Snapshot, Start};
 use zazen_namespace::operation::{
-    Answer, Create, Layout, Lock, LockWanted, MakeDirectory, Operation, ReadDirectory, Rename, Request,
-    Response,
+    Answer, Append, Chunks, Commit, Create, Layout, Lock, LockWanted, MakeDirectory, Mode, OpenChunk,
+    Operation, ReadDirectory, Release, Rename, Request, Response, SetAttributes,
 };
 use zazen_namespace::partition::{self, Partition, PeerMessage, Restore, Settings};
 use zazen_namespace::service::{
     Answered, Answers, Ask, Asks, Changes, Done, HandleCall, Hello, Introduced, Introduction, MapView,
     Noticed, ObjectCall, Proof, Requests, Responses, Watch, Watched,
 };
-use zazen_namespace::{Epoch, Incarnation, InodeId, Kind, Name, NodeNo, PartitionNo};
+use zazen_namespace::{Epoch, Incarnation, InodeId, Name, NodeNo, PartitionNo};
 use zazen_wire::Message;
 use zazen_wire::checksum::frame_checksum;
 
@@ -117,25 +117,13 @@ fn request(number: u64, operation: Operation) -> Request {
         credentials: Credentials { uid: 0, gid: 0, groups: vec![4] },
         operation,
         place: None,
+        knows_chunks: Some(true),
     }
 }
 
 fn operations() -> Vec<Operation> {
     let directory = InodeId::ROOT;
-    let create = |of: &str| {
-        Operation::Create(Create {
-            directory,
-            name: name(of),
-            kind: Kind::File,
-            mode: 0o644,
-            device: 0,
-            target: Vec::new(),
-            open: None,
-            exclusive: true,
-            copies: 0,
-            archived: None,
-        })
-    };
+    let create = |of: &str| Operation::Create(Create::file(directory, name(of)));
     let make = MakeDirectory { directory, name: name("d"), mode: 0o755 };
     let rename = Rename {
         directory,
@@ -148,11 +136,38 @@ fn operations() -> Vec<Operation> {
     let lock =
         Lock { id: directory, owner: 1, pid: 2, whole: true, start: 0, end: 9, wanted: LockWanted::Shared };
     let list = ReadDirectory { directory, cookie: 0, bytes_max: 9999, attributes: true };
-    let mut all = vec![create("a"), Operation::Rename(rename), Operation::Lock(lock)];
+    let mut all = operations_of_chunks();
+    all.extend([create("a"), Operation::Rename(rename), Operation::Lock(lock)]);
     all.push(Operation::ReadDirectory(list));
     all.push(Operation::MakeDirectory(make));
     all.extend(["c", "e", "f", "g"].map(create));
     all
+}
+
+/// Those on the first file of the partition, whose bytes are in chunks.
+fn operations_of_chunks() -> Vec<Operation> {
+    let file = InodeId::new(PartitionNo(0), 2);
+    let mode = Mode { read: false, write: true, truncate: false };
+    let create = Create {
+        open: Some(mode.clone()),
+        copies: 2,
+        chunk_mib: Some(1),
+        ..Create::file(InodeId::ROOT, name("chunks"))
+    };
+    let chunk = |index| Operation::OpenChunk(OpenChunk { file, index, mode: mode.clone(), make: true });
+    let of_first = InodeId::new(PartitionNo(0), 3);
+    let commit = Commit { id: of_first, generation: (1 << 32) | 1, bytes: 9, blocks: 8, modified_ns: 7 };
+    let release = Release { id: of_first, writers: 1, readers: 0, commit: Some(commit) };
+    let cut = SetAttributes { bytes: Some(5), modified_ns: Some(3), ..SetAttributes::of(file) };
+    vec![
+        Operation::Create(create),
+        chunk(1),
+        chunk(0),
+        Operation::Chunks(Chunks { file, from: 0, max: 9, writing: true }),
+        Operation::Append(Append { file, bytes: 77 }),
+        Operation::Release(release),
+        Operation::SetAttributes(cut),
+    ]
 }
 
 /// What a short run of a node leaves: its files, and all that it sent.

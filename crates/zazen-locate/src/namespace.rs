@@ -101,9 +101,13 @@ impl Locator for InNamespace {
         for (path, answer) in paths.iter().zip(answers) {
             locations.files.push(match answer {
                 Ok(found) => {
-                    let node = if found.name.is_empty() { found.host } else { found.name };
-                    let holder = found.node.map(|_| Replica { node, bytes: found.bytes });
-                    Located { bytes: found.bytes, replicas: holder.into_iter().collect(), blocks: 1 }
+                    let holders = found.holders.into_iter().map(|one| Replica {
+                        node: if one.name.is_empty() { one.host } else { one.name },
+                        bytes: one.bytes,
+                    });
+                    let replicas: Vec<Replica> = holders.collect();
+                    let blocks = replicas.len().max(1);
+                    Located { bytes: found.bytes, replicas, blocks }
                 }
                 // What a reader will be told when it opens the file.
                 Err(errno) if is_of_the_file(errno) => Located { blocks: 1, ..Located::default() },

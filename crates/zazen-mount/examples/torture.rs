@@ -1,7 +1,7 @@
 //! Long random work on mounts, as the tests do it in short.
 //!
 //! `torture fsx SEED OPERATIONS PATH…` (one file, through one or more mounts; `map:PATH` with
-//! mappings), `torture names SEED OPERATIONS MOUNTED PLAIN`.
+//! mappings, `size:BYTES` for the longest file), `torture names SEED OPERATIONS MOUNTED PLAIN`.
 #![allow(clippy::print_stderr, clippy::print_stdout)]
 
 use std::path::{Path, PathBuf};
@@ -15,8 +15,12 @@ fn main() -> ExitCode {
     let done = match arguments.as_slice() {
         [kind, seed, operations, paths @ ..] if kind == "fsx" && !paths.is_empty() => {
             let map = paths.iter().any(|path| path.starts_with("map:"));
-            let paths = paths.iter().map(|path| PathBuf::from(path.trim_start_matches("map:"))).collect();
-            let work = fsx::Work { paths, seed: number(seed), operations: number(operations), map };
+            let size = paths.iter().find_map(|path| path.strip_prefix("size:")?.parse().ok());
+            let bytes_max = size.unwrap_or(fsx::BYTES_MAX);
+            let paths = paths.iter().filter(|path| !path.starts_with("size:"));
+            let paths = paths.map(|path| PathBuf::from(path.trim_start_matches("map:"))).collect();
+            let (seed, operations) = (number(seed), number(operations));
+            let work = fsx::Work { paths, seed, operations, bytes_max, map };
             fsx::run(&work)
         }
         [kind, seed, operations, mounted, plain] if kind == "names" => {

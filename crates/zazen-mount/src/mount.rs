@@ -47,7 +47,8 @@ impl Mounted {
         let mountpoint = absolute(mountpoint)?;
         replace_dead(&mountpoint)?;
         let session = begin(tree, options, |adapter, config| {
-            Session::new(adapter, &mountpoint, config).map_err(|error| refused(&mountpoint, error))
+            Session::new(adapter, &mountpoint, config)
+                .map_err(|error| refused(&mountpoint, error, has_fusermount))
         })?;
         Ok(Mounted { mountpoint, session: Some(session) })
     }
@@ -272,19 +273,24 @@ fn detach(mountpoint: &Path) -> Result<()> {
     }
 }
 
-fn refused(mountpoint: &Path, error: std::io::Error) -> Error {
+/// Whether the program that mounts for users is there. Where it is not, what comes of starting it
+/// may be "permission denied": of a folder in PATH that this user may not search.
+fn has_fusermount() -> bool {
+    ["fusermount3", "fusermount"].iter().any(|program| Command::new(program).arg("-V").output().is_ok())
+}
+
+fn refused(mountpoint: &Path, error: std::io::Error, has_fusermount: fn() -> bool) -> Error {
+    use std::io::ErrorKind::{NotFound, PermissionDenied};
     let hint = match error.kind() {
-        std::io::ErrorKind::NotFound if !Path::new("/dev/fuse").exists() => {
-            "; this kernel has no FUSE: load the module fuse"
-        }
-        std::io::ErrorKind::NotFound if !mountpoint.exists() => "; make this folder first",
-        std::io::ErrorKind::NotFound => "; a user's mount needs fusermount3: install the package fuse3",
-        std::io::ErrorKind::PermissionDenied if std::fs::File::open("/dev/fuse").is_err() => {
+        NotFound if !Path::new("/dev/fuse").exists() => "; this kernel has no FUSE: load the module fuse",
+        NotFound if !mountpoint.exists() => "; make this folder first",
+        PermissionDenied if std::fs::File::open("/dev/fuse").is_err() => {
             "; this user may not open /dev/fuse: on most systems its mode is 0666"
         }
-        std::io::ErrorKind::PermissionDenied => {
-            "; for other users' access, /etc/fuse.conf needs the line user_allow_other"
+        NotFound | PermissionDenied if !has_fusermount() => {
+            "; a user's mount needs fusermount3: install the package fuse3"
         }
+        PermissionDenied => "; for other users' access, /etc/fuse.conf needs the line user_allow_other",
         _ => "",
     };
     Error::new(ErrorKind::Io, format!("mount {}: {error}{hint}", mountpoint.display()))
@@ -297,10 +303,25 @@ mod tests {
     #[test]
     fn a_missing_folder_is_not_taken_for_a_missing_program() {
         let folder = tempfile::tempdir().unwrap();
-        let told = |path: &Path| refused(path, std::io::ErrorKind::NotFound.into()).to_string();
+        let told = |path: &Path| refused(path, std::io::ErrorKind::NotFound.into(), || false).to_string();
         let missing = told(&folder.path().join("none"));
         assert!(!missing.contains("fuse3"), "{missing}");
         assert!(!told(folder.path()).contains("make this folder"));
+    }
+
+    #[test]
+    fn a_missing_program_is_named_though_it_was_permission_that_lacked() {
+        if std::fs::File::open("/dev/fuse").is_err() {
+            eprintln!("skipped: this user may not open /dev/fuse");
+            return;
+        }
+        let told = |has_fusermount: fn() -> bool| {
+            let error = std::io::ErrorKind::PermissionDenied.into();
+            refused(Path::new("/job"), error, has_fusermount).to_string()
+        };
+        let (missing, there) = (told(|| false), told(|| true));
+        assert!(missing.contains("install the package fuse3") && !missing.contains("fuse.conf"), "{missing}");
+        assert!(there.contains("user_allow_other"), "{there}");
     }
 
     #[test]

@@ -398,7 +398,7 @@ fn stat(attributes: &Attributes) -> InodeStat {
         modified_ns: attributes.modified_ns,
         changed_ns: attributes.changed_ns,
         device: attributes.device,
-        keep: !attributes.place.as_ref().is_some_and(|place| place.writing),
+        keep: !attributes.is_written(),
     }
 }
 
@@ -496,7 +496,7 @@ impl Tree for NamespaceTree {
         let root = Credentials { uid: 0, gid: 0, groups: Vec::new() };
         // The kernel is told nothing: what it was told last stays as it is.
         let found = self.namespace.attributes(self.who(&root), id(node)).ok()?;
-        let is_written = found.place.as_ref().is_some_and(|place| place.writing);
+        let is_written = found.is_written();
         let Attributes { version, modified_ns, .. } = found;
         (!is_written).then_some(BytesVersion { version, modified_ns })
     }

@@ -103,23 +103,7 @@ mod tests {
     impl Asked for Tree {
         fn attributes(&self, node: Node) -> Result<Attributes> {
             let (number, kind, mode, _) = *self.find(node)?;
-            Ok(Attributes {
-                id: InodeId(number),
-                kind,
-                mode,
-                uid: 7,
-                gid: 8,
-                links: 1,
-                bytes: 0,
-                blocks: 0,
-                accessed_ns: 0,
-                modified_ns: 0,
-                changed_ns: 0,
-                created_ns: 0,
-                device: 0,
-                version: 1,
-                place: None,
-            })
+            Ok(Attributes { mode, uid: 7, gid: 8, ..Attributes::new(InodeId(number), kind) })
         }
 
         fn parent(&self, node: Node) -> Result<Attributes> {

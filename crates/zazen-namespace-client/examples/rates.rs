@@ -52,20 +52,7 @@ fn measure(ns: &Namespace, directory: &str, count: usize) -> Done {
     let batch = names("batch", count * 2)?;
     let since = Instant::now();
     for part in batch.chunks(64) {
-        let create = |name: &Name| {
-            Operation::Create(Create {
-                directory: parent,
-                name: name.clone(),
-                kind: Kind::File,
-                mode: 0o644,
-                device: 0,
-                target: Vec::new(),
-                open: None,
-                exclusive: true,
-                copies: 0,
-                archived: None,
-            })
-        };
+        let create = |name: &Name| Operation::Create(Create::file(parent, name.clone()));
         ns.ask_many(None, part.iter().map(create).collect()).into_iter().collect::<Result<Vec<_>, _>>()?;
     }
     tell("64 creates in a call", batch.len(), since);

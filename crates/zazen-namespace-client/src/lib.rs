@@ -23,7 +23,7 @@ mod walk;
 
 pub use file::File;
 pub use link::Namespace;
-pub use many::Located;
+pub use many::{Holder, Located, held_by};
 pub use tree::{Found, Who};
 pub use walk::{At, Listed};
 pub use zazen_call::{ClusterKey, Identity};

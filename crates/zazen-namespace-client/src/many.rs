@@ -6,16 +6,30 @@
 use crate::link::Namespace;
 use crate::tree::{Found, Who};
 use crate::walk::directory_of;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use zazen_namespace::operation::{Answer, At, Operation};
 use zazen_namespace::{Errno, InodeId, Kind, Name, NodeNo};
 
 type Result<T> = std::result::Result<T, Errno>;
 
+/// A node that holds bytes of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Which.
+    pub node: NodeNo,
+    /// As [`Located::name`].
+    pub name: String,
+    /// As [`Located::host`].
+    pub host: String,
+    /// How many bytes, as of the last commit. Holes of a file in chunks are nobody's.
+    pub bytes: u64,
+}
+
 /// Where the bytes of a file are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Located {
-    /// The node that holds them; `None` for a file that never had any.
+    /// The node that holds them, or most of them if it is a file in chunks; `None` for a file that
+    /// never had any.
     pub node: Option<NodeNo>,
     /// The node's name, for people and schedulers; empty if there is no node, or if it is down and
     /// never said its name to the daemon.
@@ -24,6 +38,22 @@ pub struct Located {
     pub host: String,
     /// How many bytes, as of the last commit.
     pub bytes: u64,
+    /// All nodes that hold bytes of it: one, or several if it is a file in chunks, the one with the
+    /// most bytes first.
+    pub holders: Vec<Holder>,
+}
+
+/// How many bytes of chunks each node holds: the one with the most first.
+pub fn held_by(chunks: &[Found]) -> Vec<(NodeNo, u64)> {
+    let mut held: BTreeMap<NodeNo, u64> = BTreeMap::new();
+    for chunk in chunks {
+        if let Some(place) = chunk.place.as_ref().filter(|_| chunk.bytes > 0) {
+            *held.entry(place.holder).or_default() += chunk.bytes;
+        }
+    }
+    let mut held: Vec<_> = held.into_iter().collect();
+    held.sort_by_key(|(node, bytes)| (std::cmp::Reverse(*bytes), *node));
+    held
 }
 
 /// The last name of a path that ends in one, and needs no walk beyond its directory.
@@ -135,25 +165,62 @@ impl Namespace {
     /// Where the bytes of many files are; one result for each path, in order. `EISDIR` and `EINVAL`
     /// for what is not a file.
     pub fn locate(&self, who: Who<'_>, paths: &[&[u8]]) -> Result<Vec<Result<Located>>> {
-        let found = self.stat_many(who, paths, true);
-        let holder = |found: &Found| found.place.as_ref().map(|place| place.holder);
-        let holders = found.iter().flatten().filter_map(holder).collect();
-        let map = self.map_with_names(&holders).map_err(|error| crate::link::errno_of(&error))?;
-        let located = |found: Found| match found.kind {
-            Kind::File => {
-                let node = found.place.as_ref().map(|place| place.holder);
-                let view = map.nodes.iter().find(|view| Some(view.node) == node);
-                let host = view.map_or("", |view| view.addr.rsplit_once(':').map_or("", |(host, _)| host));
-                Ok(Located {
-                    node,
-                    name: view.map_or_else(String::new, |view| view.name.clone()),
-                    host: host.to_owned(),
-                    bytes: found.bytes,
-                })
+        let held = self.stat_many(who, paths, true).into_iter().map(|found| {
+            let found = found?;
+            match found.kind {
+                Kind::File => Ok((self.holders(who, &found)?, found.bytes)),
+                Kind::Directory => Err(Errno::EISDIR),
+                _ => Err(Errno::EINVAL),
             }
-            Kind::Directory => Err(Errno::EISDIR),
-            _ => Err(Errno::EINVAL),
+        });
+        let held: Vec<Result<_>> = held.collect();
+        let nodes = held.iter().flatten().flat_map(|(held, _)| held.iter().map(|(node, _)| *node)).collect();
+        let map = self.map_with_names(&nodes).map_err(|error| crate::link::errno_of(&error))?;
+        let holder = |(node, bytes): (NodeNo, u64)| {
+            let view = map.nodes.iter().find(|view| view.node == node);
+            let host = view.map_or("", |view| view.addr.rsplit_once(':').map_or("", |(host, _)| host));
+            let name = view.map_or_else(String::new, |view| view.name.clone());
+            Holder { node, name, host: host.to_owned(), bytes }
         };
-        Ok(found.into_iter().map(|found| found.and_then(located)).collect())
+        let located = |(held, bytes): (Vec<(NodeNo, u64)>, u64)| {
+            let holders: Vec<Holder> = held.into_iter().map(holder).collect();
+            let first = holders.first();
+            Located {
+                node: first.map(|first| first.node),
+                name: first.map_or_else(String::new, |first| first.name.clone()),
+                host: first.map_or_else(String::new, |first| first.host.clone()),
+                bytes,
+                holders,
+            }
+        };
+        Ok(held.into_iter().map(|held| held.map(located)).collect())
+    }
+
+    /// The nodes that hold bytes of a file that was found, and how many bytes each: the one with
+    /// the most first.
+    pub fn holders(&self, who: Who<'_>, found: &Found) -> Result<Vec<(NodeNo, u64)>> {
+        match (&found.chunks, &found.place) {
+            (Some(_), _) => Ok(held_by(&self.chunks(who, found.id)?)),
+            (None, Some(place)) => Ok(vec![(place.holder, found.bytes)]),
+            (None, None) => Ok(Vec::new()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zazen_namespace::{Attributes, Place};
+
+    #[test]
+    fn nodes_are_ordered_by_what_they_hold_and_empty_chunks_are_nobodys() {
+        let chunk = |holder: u32, bytes| Attributes {
+            bytes,
+            place: Some(Place { holder: NodeNo(holder), generation: 1, writing: false, copies: Vec::new() }),
+            ..Attributes::new(InodeId(9), Kind::File)
+        };
+        let chunks = [chunk(3, 10), chunk(1, 4), chunk(2, 0), chunk(1, 8), chunk(4, 10)];
+        assert_eq!(held_by(&chunks), [(NodeNo(1), 12), (NodeNo(3), 10), (NodeNo(4), 10)]);
+        assert_eq!(held_by(&[]), []);
     }
 }

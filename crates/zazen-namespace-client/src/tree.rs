@@ -8,8 +8,8 @@ use crate::file::File;
 use crate::link::{Namespace, Repeat};
 use zazen_core::Credentials;
 use zazen_namespace::operation::{
-    Answer, At, Blocking, Create, CreateMany, Entry, GetMany, GetXattr, Inode, Link, Listing, Lock, MANY_MAX,
-    MakeDirectory, Mode, Open, Operation, ReadDirectory, Rename, SetAttributes, SetXattr,
+    Answer, At, Blocking, Chunks, Create, CreateMany, Entry, GetMany, GetXattr, Inode, Link, Listing, Lock,
+    MANY_MAX, MakeDirectory, Mode, Open, Operation, ReadDirectory, Rename, SetAttributes, SetXattr,
 };
 use zazen_namespace::service::{ASKS_MAX, Answered, Ask};
 use zazen_namespace::{Attributes, Errno, InodeId, Kind, Name};
@@ -38,6 +38,7 @@ fn names_of(operation: &Operation) -> usize {
     match operation {
         Operation::GetMany(many) => many.ids.len(),
         Operation::CreateMany(create) => create.names.len(),
+        Operation::Chunks(chunks) => chunks.max as usize,
         _ => 0,
     }
 }
@@ -79,6 +80,23 @@ impl Namespace {
             }
         }
         results
+    }
+
+    /// The chunks of a file in chunks, in their order.
+    pub fn chunks(&self, who: Who<'_>, file: InodeId) -> Result<Vec<Found>> {
+        let (mut all, mut from) = (Vec::new(), 0);
+        loop {
+            let chunks = Chunks { file, from, max: MANY_MAX as u32, writing: false };
+            let Answer::Chunks(list) = self.ask(who, Operation::Chunks(chunks))?.answer else {
+                return Err(Errno::EIO);
+            };
+            let last = list.chunks.last().and_then(|last| last.chunk_of.as_ref()).map(|of| of.index);
+            all.extend(list.chunks);
+            match last {
+                Some(last) if !list.end => from = last + 1,
+                _ => return Ok(all),
+            }
+        }
     }
 
     fn found(&self, who: Who<'_>, entry: Entry) -> Result<Found> {
@@ -177,18 +195,7 @@ impl Namespace {
         open: Mode,
         exclusive: bool,
     ) -> Result<File> {
-        let create = Create {
-            directory,
-            name: name.clone(),
-            kind: Kind::File,
-            mode,
-            device: 0,
-            target: Vec::new(),
-            open: Some(open),
-            exclusive,
-            copies: 0,
-            archived: None,
-        };
+        let create = Create { mode, open: Some(open), exclusive, ..Create::file(directory, name.clone()) };
         self.opened(self.ask(who, Operation::Create(create))?)
     }
 
@@ -205,34 +212,17 @@ impl Namespace {
     ) -> Result<Found> {
         let target = Vec::new();
         let name = name.clone();
-        let create = Create {
-            directory,
-            name,
-            kind,
-            mode,
-            device,
-            target,
-            open: None,
-            exclusive: true,
-            copies: 0,
-            archived: None,
-        };
+        let create = Create { kind, mode, device, target, ..Create::file(directory, name) };
         self.made(who, Operation::Create(create))
     }
 
     /// Makes a symbolic link to `target`.
     pub fn symlink(&self, who: Who<'_>, directory: InodeId, name: &Name, target: &[u8]) -> Result<Found> {
         let create = Create {
-            directory,
-            name: name.clone(),
             kind: Kind::Symlink,
             mode: 0o777,
-            device: 0,
             target: target.to_vec(),
-            open: None,
-            exclusive: true,
-            copies: 0,
-            archived: None,
+            ..Create::file(directory, name.clone())
         };
         self.made(who, Operation::Create(create))
     }
@@ -252,6 +242,7 @@ impl Namespace {
                 mode,
                 copies: 0,
                 archived: None,
+                chunk_mib: None,
             })
         };
         let mut all = Vec::with_capacity(names.len());

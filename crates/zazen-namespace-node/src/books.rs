@@ -262,6 +262,11 @@ impl Quotas {
         Reserved { quotas: self, of, files: Cell::new(0) }
     }
 
+    /// Whether there is room.
+    pub(crate) fn check(&self, of: &[Of], bytes: u64) -> Result<(), Errno> {
+        if of.is_empty() { Ok(()) } else { lock(&self.books).check(of, Amount { bytes, files: 0 }) }
+    }
+
     /// Checks, and counts if there is room.
     pub(crate) fn take(&self, of: &[Of], bytes: u64) -> Result<(), Errno> {
         if of.is_empty() || bytes == 0 {

@@ -40,6 +40,9 @@ impl NamespaceNode {
     /// A file, perhaps, got another wish: its holder looks at it.
     pub(crate) fn note_wanted(&self, id: InodeId) {
         let Ok(found) = self.attributes(id) else { return };
+        if found.chunks.is_some() {
+            return self.note_wanted_chunks(id);
+        }
         let Some(place) = found.place else { return };
         let name = ObjectName { id, generation: place.generation };
         let noted = match self.identity() {
@@ -79,7 +82,7 @@ impl NamespaceNode {
     }
 
     /// Makes the copies of a file that are missing. `found` is from before the first byte is read.
-    fn copy_one(&self, name: ObjectName, found: &Attributes, wanted: u8) -> Result<(), Errno> {
+    fn copy_one(&self, name: ObjectName, found: &Attributes, wanted: u32) -> Result<(), Errno> {
         let (me, _) = self.joined_soon()?;
         let Some(place) = &found.place else { return Ok(()) };
         // Copies of nodes that leave count until there are others.
@@ -89,7 +92,7 @@ impl NamespaceNode {
         };
         let kept = place.nodes_with_copy().filter(|node| !self.is_lost(*node));
         let (leaving, mut copies): (Vec<NodeNo>, Vec<NodeNo>) = kept.partition(leaves);
-        let wants = if found.bytes == 0 { 0 } else { usize::from(wanted.saturating_sub(1)) };
+        let wants = if found.bytes == 0 { 0 } else { wanted.saturating_sub(1) as usize };
         let missing = wants.saturating_sub(copies.len());
         let is_its = (place.holder, place.generation) == (me, name.generation);
         if !is_its || (missing == 0 && leaving.is_empty()) {

@@ -17,9 +17,9 @@ use zazen_wire::Message;
 use zazen_wire::checksum::frame_checksum;
 
 /// How long a holder may take for a chunk.
-const CHUNK: Duration = Duration::from_secs(30);
+pub(crate) const CHUNK: Duration = Duration::from_secs(30);
 /// How long a holder may take to say how long a file is now.
-const LOOK: Duration = Duration::from_secs(5);
+pub(crate) const LOOK: Duration = Duration::from_secs(5);
 /// A holder that does not answer is asked again after this.
 const AGAIN: Duration = Duration::from_millis(100);
 /// Commits that are remembered.
@@ -179,6 +179,9 @@ impl NamespaceNode {
             return Err(Errno::EBADF);
         }
         check_chunk(offset, bytes as u64)?;
+        if let Some(parts) = &handle.parts {
+            return self.read_parts(handle, parts, offset, bytes);
+        }
         let read = self.read_at_place(handle, offset, bytes, Tries::One);
         let copied = match read {
             // The holder is away, or its bytes are damaged.
@@ -236,6 +239,10 @@ impl NamespaceNode {
         }
         let name = ObjectName { id: handle.id, generation: place.generation };
         let expected = attributes.bytes.saturating_sub(offset).min(bytes as u64);
+        if expected == 0 {
+            // The file ends before `offset`, and nobody writes it: no node is needed to say so.
+            return Ok(Vec::new());
+        }
         let is_archived = place.is_archived();
         for copy in place.nodes_with_copy() {
             let got = if copy == me {
@@ -287,6 +294,11 @@ impl NamespaceNode {
         }
         check_chunk(offset, bytes.len() as u64)?;
         let append = flags & APPEND != 0;
+        match &handle.parts {
+            Some(parts) if append => return self.append_parts(handle, parts, bytes),
+            Some(parts) => return self.write_parts(handle, parts, offset, bytes),
+            None => {}
+        }
         self.grow(handle, if append { None } else { Some(offset) }, bytes.len() as u64)?;
         self.at_place(handle, |at| match at {
             Where::Here(object, _) => {
@@ -353,6 +365,14 @@ impl NamespaceNode {
         }
         if what != namespace_fn::SEEK && !handle.write {
             return Err(Errno::EBADF);
+        }
+        if let Some(parts) = &handle.parts {
+            return match what {
+                namespace_fn::TRUNCATE => self.cut_parts(handle, parts, offset),
+                namespace_fn::ALLOCATE => self.allocate_parts(handle, parts, offset, bytes, flags),
+                namespace_fn::SEEK => self.seek_parts(handle, parts, offset, flags),
+                _ => Err(Errno::ENOSYS),
+            };
         }
         match what {
             // Nobody could count what lies behind the end of a file.
@@ -435,6 +455,10 @@ impl NamespaceNode {
 
     /// Syncs the bytes, and tells the metadata.
     pub(crate) fn sync(&self, handle: &Handle, flags: u32) -> Result<(), Errno> {
+        match &handle.parts {
+            Some(parts) if flags & NO_SYNC == 0 => return self.sync_parts(handle, parts),
+            _ => {}
+        }
         if flags & NO_SYNC == 0 {
             self.at_place(handle, |at| match at {
                 Where::Here(object, name) => self.sync_here(&object, name),
@@ -452,6 +476,9 @@ impl NamespaceNode {
     pub(crate) fn descriptor(&self, handle: &Handle, vouches: bool) -> Result<OwnedFd, Errno> {
         if !vouches && !handle.read {
             return Err(Errno::EPERM);
+        }
+        if handle.parts.is_some() {
+            return Err(Errno::EXDEV);
         }
         let write = handle.write && vouches;
         // What the kernel writes itself, nobody counts.
@@ -501,6 +528,9 @@ impl NamespaceNode {
         }
         if call.what == namespace_fn::TAKE {
             return self.take_idle(name).map(|()| (0, Vec::new()));
+        }
+        if call.what == namespace_fn::TELL {
+            return self.tell_for_other(call, bulk).map(|told| (told, Vec::new()));
         }
         if let namespace_fn::COPY_PUT..=namespace_fn::COPY_END = call.what {
             return self.take_copy(name, call, bulk).map(|value| (value, Vec::new()));

@@ -8,6 +8,7 @@
 
 use crate::engine::{Action, DiskAction, Engine, Event};
 use crate::folder::replace;
+use crate::gone::Gone;
 use crate::links::Links;
 use crate::objects::{ObjectName, Objects};
 use crate::reserve::Reserve;
@@ -57,6 +58,7 @@ pub(crate) struct Driver {
 pub(crate) struct Bytes {
     pub(crate) objects: Arc<Objects>,
     pub(crate) seals: Arc<Seals>,
+    pub(crate) gone: Gone,
 }
 
 /// Requests that were brought together, and their answers so far.
@@ -320,7 +322,10 @@ impl Driver {
     fn drop_object(&self, id: InodeId, generation: u64) {
         let name = ObjectName { id, generation };
         self.bytes.seals.remove(name);
-        if let Err(errno) = self.bytes.objects.remove(name) {
+        let gone = &self.bytes.gone;
+        let removed = self.bytes.objects.remove_by(name, gone.folder());
+        gone.wake();
+        if let Err(errno) = removed {
             tracing::warn!("namespace: object {id} of generation {generation} stays on the disk: {errno}");
         }
     }

@@ -1,6 +1,8 @@
 //! What a caller has: its open files, its locks, and the inodes that it was led to.
 
 use crate::limit::Of;
+use crate::parts::Parts;
+use crate::per_user::Counted;
 use crate::repeats::Repeats;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -12,10 +14,6 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Files that one user may have open in a session. A mount is one session for all its users.
-pub(crate) const HANDLES_MAX: usize = 65_536;
-/// Keys of locks that one user may have in a session.
-pub(crate) const LOCKS_MAX: usize = 65_536;
 /// Inodes that a session remembers; the oldest are forgotten. Whoever needs one again walks there.
 const KNOWN_MAX: usize = 1 << 17;
 
@@ -26,26 +24,18 @@ pub(crate) type LockKey = (InodeId, u64, bool);
 #[derive(Default)]
 pub(crate) struct Session {
     opened: Mutex<OpenFiles>,
-    locks: Mutex<Locks>,
+    /// Keys of locks that may be held, and the life of the node in which each was given last.
+    locks: Mutex<HashMap<LockKey, (Counted, Incarnation)>>,
     known: Mutex<Known>,
     /// Calls of the caller that come again.
     pub(crate) repeats: Repeats,
 }
 
-/// Open files, by number, by inode, and counted by user.
+/// Open files, by number and by inode.
 #[derive(Default)]
 struct OpenFiles {
     by_number: HashMap<u64, Arc<Handle>>,
     by_inode: HashMap<InodeId, Vec<u64>>,
-    of_user: HashMap<u32, usize>,
-}
-
-/// Keys of locks that may be held, with the user who asked first, and the life of the node in which
-/// each was given last; and their number for each user.
-#[derive(Default)]
-struct Locks {
-    keys: HashMap<LockKey, (u32, Incarnation)>,
-    of_user: HashMap<u32, usize>,
 }
 
 /// Inodes that answers to the session named.
@@ -78,6 +68,12 @@ pub(crate) struct Handle {
     pub(crate) bounds: Mutex<Bounds>,
     /// Where the file ends, as far as this handle knows.
     pub(crate) end: AtomicU64,
+    /// What it has open of the chunks, if it is a file in chunks.
+    pub(crate) parts: Option<Parts<Handle>>,
+    /// The file of which it is a chunk.
+    pub(crate) chunk_of: Option<InodeId>,
+    /// It counts for its user; `None` for one that is closed at once.
+    pub(crate) _counted: Option<Counted>,
 }
 
 /// What bounds a handle, as of a version of the quotas.
@@ -93,31 +89,15 @@ impl Handle {
     }
 }
 
-/// One fewer of a user's things.
-fn less(of_user: &mut HashMap<u32, usize>, uid: u32) {
-    if let Some(count) = of_user.get_mut(&uid) {
-        *count -= 1;
-        if *count == 0 {
-            of_user.remove(&uid);
-        }
-    }
-}
-
 impl Session {
     /// How many files are open.
     pub(crate) fn handles(&self) -> usize {
         lock(&self.opened).by_number.len()
     }
 
-    /// Whether the user may open one more file.
-    pub(crate) fn has_room(&self, uid: u32) -> bool {
-        lock(&self.opened).of_user.get(&uid).is_none_or(|count| *count < HANDLES_MAX)
-    }
-
     pub(crate) fn add(&self, number: u64, handle: Arc<Handle>) {
         let mut opened = lock(&self.opened);
         opened.by_inode.entry(handle.id).or_default().push(number);
-        *opened.of_user.entry(handle.uid).or_default() += 1;
         opened.by_number.insert(number, handle);
     }
 
@@ -135,14 +115,12 @@ impl Session {
                 opened.by_inode.remove(&handle.id);
             }
         }
-        less(&mut opened.of_user, handle.uid);
         Ok(handle)
     }
 
     /// All open files; none is open afterwards.
     pub(crate) fn take_all(&self) -> Vec<Arc<Handle>> {
-        let mut opened = lock(&self.opened);
-        std::mem::take(&mut *opened).by_number.into_values().collect()
+        std::mem::take(&mut *lock(&self.opened)).by_number.into_values().collect()
     }
 
     /// The open files of an inode.
@@ -156,42 +134,31 @@ impl Session {
         self.open_files(id).into_iter().find(|handle| handle.write)
     }
 
-    /// Whether the user may have one more lock, or has this one.
-    pub(crate) fn has_room_for_lock(&self, key: LockKey, uid: u32) -> bool {
-        let locks = lock(&self.locks);
-        locks.keys.contains_key(&key) || locks.of_user.get(&uid).is_none_or(|count| *count < LOCKS_MAX)
+    /// Whether the caller may hold this lock.
+    pub(crate) fn has_lock(&self, key: LockKey) -> bool {
+        lock(&self.locks).contains_key(&key)
     }
 
-    pub(crate) fn add_lock(&self, key: LockKey, uid: u32, life: Incarnation) {
+    /// The caller may hold this lock from now on. It counts for the user who asked first.
+    pub(crate) fn add_lock(&self, key: LockKey, counted: Counted, life: Incarnation) {
         let mut locks = lock(&self.locks);
-        match locks.keys.entry(key) {
-            std::collections::hash_map::Entry::Vacant(entry) => {
-                entry.insert((uid, life));
-                *locks.of_user.entry(uid).or_default() += 1;
-            }
-            std::collections::hash_map::Entry::Occupied(mut entry) => {
-                // What was lost with an earlier life is lost, whatever is locked now.
-                let first = entry.get().1.min(life);
-                entry.get_mut().1 = first;
-            }
-        }
+        let (_, given) = locks.entry(key).or_insert((counted, life));
+        // What was lost with an earlier life is lost, whatever is locked now.
+        *given = life.min(*given);
     }
 
     /// Whether there were locks of the inode in an earlier life than `life`: they ended with it.
     pub(crate) fn has_lost_locks(&self, id: InodeId, life: Incarnation) -> bool {
-        lock(&self.locks).keys.iter().any(|((of, ..), (_, given))| *of == id && *given < life)
+        lock(&self.locks).iter().any(|((of, ..), (_, given))| *of == id && *given < life)
     }
 
     pub(crate) fn end_lock(&self, key: LockKey) {
-        let mut locks = lock(&self.locks);
-        if let Some((uid, _)) = locks.keys.remove(&key) {
-            less(&mut locks.of_user, uid);
-        }
+        lock(&self.locks).remove(&key);
     }
 
     /// All keys of locks; there is none afterwards.
     pub(crate) fn take_locks(&self) -> Vec<LockKey> {
-        std::mem::take(&mut *lock(&self.locks)).keys.into_keys().collect()
+        std::mem::take(&mut *lock(&self.locks)).into_keys().collect()
     }
 
     /// Remembers that an answer led the caller to the inode.
@@ -218,6 +185,7 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::per_user::PerUser;
 
     #[test]
     fn a_session_remembers_the_last_inodes_only() {
@@ -230,58 +198,52 @@ mod tests {
     }
 
     #[test]
-    fn locks_that_ended_leave_room_and_users_do_not_share_it() {
-        let session = Session::default();
-        for round in 0..LOCKS_MAX as u64 + 10 {
-            session.add_lock((InodeId(7), round, true), 1, Incarnation(1));
-            session.end_lock((InodeId(7), round, true));
+    fn locks_that_ended_leave_room_and_those_of_an_earlier_life_are_lost() {
+        let (session, locks) = (Session::default(), PerUser::new(2));
+        let key = |owner: u64| (InodeId(7), owner, true);
+        for (owner, life) in [(1, 1), (2, 1), (2, 2)] {
+            session.add_lock(key(owner), locks.add(9), Incarnation(life));
         }
-        (0..LOCKS_MAX as u64)
-            .for_each(|owner| session.add_lock((InodeId(7), owner, true), 1, Incarnation(1)));
-        assert!(!session.has_room_for_lock((InodeId(8), 0, true), 1));
-        assert!(session.has_room_for_lock((InodeId(7), 5, true), 1), "it is there already");
-        assert!(session.has_room_for_lock((InodeId(8), 0, true), 2));
+        assert!(session.has_lock(key(2)) && !session.has_lock(key(3)));
+        assert!(!locks.has_room(9));
+        session.end_lock(key(1));
+        assert!(locks.has_room(9), "the second one counts once");
         assert!(!session.has_lost_locks(InodeId(7), Incarnation(1)));
-        assert!(session.has_lost_locks(InodeId(7), Incarnation(2)));
+        assert!(session.has_lost_locks(InodeId(7), Incarnation(2)), "it was lost, and taken again");
         assert!(!session.has_lost_locks(InodeId(8), Incarnation(2)));
-        assert_eq!(session.take_locks().len(), LOCKS_MAX);
-        assert!(session.has_room_for_lock((InodeId(8), 0, true), 1));
+        assert_eq!(session.take_locks(), [key(2)]);
     }
 
     #[test]
-    fn files_are_counted_for_each_user() {
-        let session = Session::default();
-        let file = |uid, id| {
-            let (read, write, place) = (true, false, Mutex::new(None));
-            let (life, session) = (Mutex::new(Some(Incarnation(1))), Weak::new());
-            let (wrote, asked_in) = (AtomicBool::new(false), AtomicU64::new(0));
-            let (found_in, bounds, end) = (None, Mutex::default(), AtomicU64::new(0));
-            let id = InodeId(id);
+    fn files_are_found_by_their_number_and_by_their_inode() {
+        let (session, files) = (Session::default(), PerUser::new(3));
+        let file = |id| {
             Arc::new(Handle {
-                id,
-                read,
-                write,
-                uid,
-                life,
-                session,
-                place,
-                wrote,
-                asked_in,
-                found_in,
-                bounds,
-                end,
+                id: InodeId(id),
+                read: true,
+                write: false,
+                uid: 1,
+                life: Mutex::new(Some(Incarnation(1))),
+                session: Weak::new(),
+                place: Mutex::new(None),
+                wrote: AtomicBool::new(false),
+                asked_in: AtomicU64::new(0),
+                found_in: None,
+                bounds: Mutex::default(),
+                end: AtomicU64::new(0),
+                parts: None,
+                chunk_of: None,
+                _counted: files.take(1),
             })
         };
-        (0..HANDLES_MAX as u64).for_each(|number| session.add(number, file(1, number / 2)));
-        assert!(!session.has_room(1));
-        assert!(session.has_room(2));
+        [(6, 3), (7, 3), (8, 4)].into_iter().for_each(|(number, id)| session.add(number, file(id)));
+        assert!(!files.has_room(1));
         assert_eq!(session.open_files(InodeId(3)).len(), 2);
         session.take(6).unwrap();
-        assert!(session.has_room(1));
-        assert!(session.knows(InodeId(3)));
+        assert!(files.has_room(1) && session.knows(InodeId(3)));
         session.take(7).unwrap();
         assert!(!session.knows(InodeId(3)));
-        assert_eq!(session.take_all().len(), HANDLES_MAX - 2);
-        assert!(session.has_room(1));
+        assert_eq!(session.take_all().len(), 1);
+        assert_eq!(session.handles(), 0);
     }
 }

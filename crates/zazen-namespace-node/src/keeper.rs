@@ -6,13 +6,14 @@ use crate::handles::lock;
 use crate::lease::is_only_user;
 use crate::node::NamespaceNode;
 use crate::objects::{Object, ObjectName};
+use crate::waiting::BegunWith;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use zazen_core::{Error, Result};
-use zazen_namespace::Errno;
 use zazen_namespace::service::{NodeSpace, Scrub, ScrubAt, Spaces, namespace_fn};
+use zazen_namespace::{Attributes, Errno};
 use zazen_wire::Message;
 
 /// How often there is a look at what is due.
@@ -29,6 +30,8 @@ const CHECKED_BYTES_MAX: u64 = 4 << 20;
 const CHECKED_FOR: Duration = Duration::from_secs(600);
 /// While fewer objects wait for checksums, those that were here when the daemon began are noted.
 const NOTED_MAX: usize = 1024;
+/// They are noted for so long at a time: most folders of a node with few files are empty.
+const NOTE_PASS: Duration = Duration::from_millis(200);
 /// Checks at opens that are remembered.
 const CHECKED_MAX: usize = 1 << 16;
 
@@ -69,7 +72,6 @@ fn run(node: &Weak<NamespaceNode>) {
     let mut folder_at = Instant::now() + FOLDER;
     let mut folder = 0;
     let mut lived = None;
-    let mut begun_with = Some(0);
     loop {
         let Some(node) = node.upgrade() else { return };
         if node.stopping.load(Ordering::Relaxed) {
@@ -90,9 +92,7 @@ fn run(node: &Weak<NamespaceNode>) {
                 node.look_for_space();
                 space_at = Instant::now() + SPACE;
             }
-            if let Some(at) = begun_with.filter(|_| node.waiting.seals.len() < NOTED_MAX) {
-                begun_with = node.note_folder(at);
-            }
+            node.note_begun_with();
             node.choose_place();
             node.repair_some();
             if folder_at <= Instant::now() {
@@ -105,7 +105,32 @@ fn run(node: &Weak<NamespaceNode>) {
     }
 }
 
+/// Whether a chunk that nobody writes has more bytes here than the metadata knows.
+fn is_untold(node: &NamespaceNode, name: ObjectName, found: &Attributes) -> bool {
+    let Ok((me, _)) = node.identity() else { return false };
+    let is_here = found
+        .place
+        .as_ref()
+        .is_some_and(|place| (place.holder, place.generation) == (me, name.generation) && !place.writing);
+    is_here && node.objects.look(name).is_some_and(|meta| meta.len() > found.bytes)
+}
+
 impl NamespaceNode {
+    /// Notes what was here when the daemon began, for a while.
+    fn note_begun_with(&self) {
+        let until = Instant::now() + NOTE_PASS;
+        while self.waiting.seals.len() < NOTED_MAX
+            && Instant::now() < until
+            && !self.stopping.load(Ordering::Relaxed)
+        {
+            let mut begun_with = lock(&self.waiting.begun_with);
+            let BegunWith::Folder(at) = *begun_with else { return };
+            let next = self.note_folder(at);
+            // Under the lock: what is not noted yet counts as waiting.
+            *begun_with = next.map_or(BegunWith::Noted, BegunWith::Folder);
+        }
+    }
+
     /// Notes the objects of a folder, as if they had just been written: what an earlier life of the
     /// daemon knew of files that lack checksums or copies is lost. The next folder.
     fn note_folder(&self, folder: u64) -> Option<u64> {
@@ -127,6 +152,15 @@ impl NamespaceNode {
         for (name, found) in names.iter().zip(self.attributes_of(&ids)) {
             if self.stopping.load(Ordering::Relaxed) {
                 return;
+            }
+            // A chunk that was being written when the daemon ended: nobody may ask how long it is.
+            if let Ok(Some(found)) = &found
+                && let Some(of) = found.chunk_of.as_ref().filter(|_| is_untold(self, *name, found))
+                && let Err(errno) = self.commit_object(*name, false)
+            {
+                tracing::debug!("namespace: the length of a chunk of inode {}: {errno}", of.file);
+                self.waiting.seals.later(*name);
+                continue;
             }
             let place = match found {
                 Ok(Some(found)) => found.place,

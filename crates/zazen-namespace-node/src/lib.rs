@@ -4,15 +4,17 @@
 //! - `node`: puts a node together; `form`: how it begins; `folder`, `reserve`: its place on the
 //!   disk;
 //! - `engine`: the seam to the pure machines; `driver`: runs them; `links`: the way to other nodes;
-//! - `objects`: the bytes of files; `seals`: their checksums; `data`: functions on them, here or at
-//!   their holder; `keeper`, `waiting`: what is done for them in the background; `scrub`: a look at
-//!   all; `copies`, `incoming`: copies on other nodes; `balance`: files that move to other nodes;
-//!   `leave`, `leaving`: all files of a node that leaves; `place`: where new files go when the disk
-//!   is full;
+//! - `objects`: the bytes of files; `gone`: those that go; `seals`: their checksums; `data`:
+//!   functions on them, here or at their holder; `keeper`, `waiting`: what is done for them in the
+//!   background; `scrub`: a look at all; `copies`, `incoming`: copies on other nodes; `balance`:
+//!   files that move to other nodes; `leave`, `leaving`: all files of a node that leaves; `place`:
+//!   where new files go when the disk is full;
+//! - `chunked`: files in chunks, of which many nodes hold parts; `parts`: what a handle has open of
+//!   them;
 //! - `archive`: closed files on a parallel file system;
 //! - `route`: operations to the primaries of their partitions; `away`: primaries that were waited
-//!   for in vain; `looks`: how long a call may look at directories above; `session`, `handles`:
-//!   what a caller has open;
+//!   for in vain; `looks`: how long a call may look at directories above; `session`, `handles`,
+//!   `opened`: what a caller has open; `per_user`: how much that may be;
 //! - `service`: who may call what; `proof`, `peers`, `admission`: nodes prove who they are;
 //!   `squash`: what root is here; `quota`, `books`, `limit`: how much users and directories may
 //!   take;
@@ -28,12 +30,14 @@ mod archive;
 mod away;
 mod balance;
 mod books;
+mod chunked;
 mod copies;
 mod data;
 mod driver;
 pub mod engine;
 pub mod folder;
 mod form;
+mod gone;
 mod handles;
 mod incoming;
 mod keeper;
@@ -45,7 +49,10 @@ pub mod links;
 mod looks;
 mod node;
 pub mod objects;
+mod opened;
+mod parts;
 mod peers;
+mod per_user;
 mod place;
 pub mod proof;
 mod quota;

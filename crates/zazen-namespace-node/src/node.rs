@@ -7,12 +7,14 @@ use crate::books::Quotas;
 use crate::driver::{Bytes, Driver, wall_ns};
 use crate::engine::{Engine as _, Forming};
 use crate::folder::DataFolder;
+use crate::gone::Gone;
 use crate::handles::{Session, lock};
 use crate::incoming::Incoming;
 use crate::leaving::Work;
 use crate::links::Links;
 use crate::objects::{ObjectName, Objects};
 use crate::peers::Peers;
+use crate::per_user::OfUsers;
 use crate::repeats::Repeats;
 use crate::reserve::Reserve;
 use crate::seals::Seals;
@@ -141,6 +143,8 @@ pub struct NamespaceNode {
     pub(crate) watchers: Arc<Watchers>,
     /// What users and directories may take.
     pub(crate) quotas: Quotas,
+    /// What users have open.
+    pub(crate) of_users: OfUsers,
     /// What connections of other daemons have proved.
     pub(crate) peers: Peers,
     pub(crate) stopping: AtomicBool,
@@ -222,7 +226,8 @@ impl NamespaceNode {
         let of_metadata = folder.sub("node")?;
         let reserve = Reserve::open(folder.fd())
             .map_err(|error| Error::io(format!("reserve in {}", told.data.display()), error))?;
-        let bytes = Bytes { objects: Arc::clone(&objects), seals: Arc::clone(&seals) };
+        let gone = Gone::begin(folder.sub("gone")?)?;
+        let bytes = Bytes { objects: Arc::clone(&objects), seals: Arc::clone(&seals), gone };
         let driver = Driver::start(engine, of_metadata, bytes, Arc::clone(&links), Arc::new(reserve))?;
         let node = Arc::new(NamespaceNode {
             driver,
@@ -249,6 +254,7 @@ impl NamespaceNode {
             repeats: Repeats::default(),
             watchers: Arc::default(),
             quotas: Quotas::default(),
+            of_users: OfUsers::default(),
             peers: Peers::default(),
             stopping: AtomicBool::new(false),
             folder,
@@ -394,7 +400,7 @@ impl NamespaceNode {
             "programs": sessions.len(),
             "open_files": handles,
             "damaged_files": self.seals.damaged_count(),
-            "waits_for_checksums": self.waiting.seals.len(),
+            "waits_for_checksums": self.waiting.seals_left(),
             "waits_for_copies": self.waiting.copies.len(),
             "archive": self.archive.status(),
             "quotas": lists_quotas.then(|| self.quotas(None).quotas.iter().map(|quota| serde_json::json!({

@@ -290,6 +290,18 @@ impl Objects {
     /// Ends the object. What has it open keeps its bytes.
     pub fn remove(&self, name: ObjectName) -> Result<(), Errno> {
         let unlinked = rustix::fs::unlinkat(&self.root, name.path(), rustix::fs::AtFlags::empty());
+        self.removed(name, unlinked)
+    }
+
+    /// The same, at once: the bytes stay in `folder`, until somebody removes them there.
+    pub(crate) fn remove_by(&self, name: ObjectName, folder: BorrowedFd<'_>) -> Result<(), Errno> {
+        match rustix::fs::renameat(&self.root, name.path(), folder, name.file()) {
+            Ok(()) => self.removed(name, Ok(())),
+            Err(_) => self.remove(name),
+        }
+    }
+
+    fn removed(&self, name: ObjectName, unlinked: Result<(), Kernel>) -> Result<(), Errno> {
         self.kept().forget(name);
         if let Some(absent) = self.absent.get() {
             absent.gone(name);
@@ -478,6 +490,24 @@ mod tests {
         let listed: Vec<ObjectName> =
             (0..).map_while(|at| objects.folder(at)).flat_map(|names| names.unwrap()).collect();
         assert_eq!(listed, [name(7, 2)]);
+    }
+
+    #[test]
+    fn an_object_goes_at_once_and_its_bytes_later() {
+        let (dir, objects) = objects();
+        let gone = sub(File::open(dir.path()).unwrap().as_fd(), "gone").unwrap();
+        let object = objects.make(name(7, 1)).unwrap();
+        write(&object, b"bytes", 0, false).unwrap();
+        assert_eq!(objects.remove_by(name(7, 1), gone.as_fd()), Ok(()));
+        assert_eq!(objects.open(name(7, 1)).unwrap_err(), Errno::ESTALE);
+        assert_eq!(std::fs::read(dir.path().join("gone").join(name(7, 1).file())).unwrap(), b"bytes");
+        assert_eq!(read(&object, &mut [0; 9], 0), Ok(5), "what is open keeps its bytes");
+        assert_eq!(objects.remove_by(name(7, 1), gone.as_fd()), Ok(()), "it is gone already");
+        // Where there is no such folder any more.
+        objects.make(name(7, 2)).unwrap();
+        std::fs::remove_dir_all(dir.path().join("gone")).unwrap();
+        assert_eq!(objects.remove_by(name(7, 2), gone.as_fd()), Ok(()));
+        assert_eq!(objects.open(name(7, 2)).unwrap_err(), Errno::ESTALE);
     }
 
     #[test]

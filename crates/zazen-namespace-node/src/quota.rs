@@ -117,7 +117,10 @@ impl NamespaceNode {
         let mut of = Vec::new();
         if handle.uid != 0 && self.quotas.is_any() {
             let mut found = self.attributes(handle.id)?;
-            of = self.quotas_of_file(&found, handle.found_in, &mut Looks::new())?;
+            // A chunk counts for its file.
+            let whole = handle.chunk_of.map(|file| self.attributes(file)).transpose()?;
+            let whole = whole.as_ref().unwrap_or(&found);
+            of = self.quotas_of_file(whole, handle.found_in, &mut Looks::new())?;
             // What was written unbounded is no new growth.
             self.refresh(&mut found);
             handle.end.fetch_max(found.bytes, Ordering::Relaxed);
@@ -379,7 +382,8 @@ impl NamespaceNode {
                 self.refresh(&mut attributes);
                 // A file system may hold more blocks than a file has, for what may come.
                 let bytes = on_disk(&attributes).min(attributes.bytes.next_multiple_of(PAGE_BYTES));
-                let amount = Amount { bytes, files: 1 };
+                let chunks = attributes.chunks.as_ref().map_or(0, |chunks| chunks.count);
+                let amount = Amount { bytes, files: 1 + chunks };
                 if let Some(used) = used.get_mut(&Of::User(attributes.uid)) {
                     used.add(amount);
                 }

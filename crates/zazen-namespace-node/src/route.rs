@@ -53,6 +53,7 @@ fn gives_place(operation: &Operation) -> bool {
     match operation {
         Operation::Create(create) => create.open.is_some(),
         Operation::Open(open) => open.mode.write || open.mode.truncate,
+        Operation::OpenChunk(open) => open.make,
         _ => false,
     }
 }
@@ -63,6 +64,7 @@ fn may_come_twice(operation: &Operation) -> bool {
     match operation {
         // The first open ended with its life.
         Operation::Open(_)
+        | Operation::OpenChunk(_)
         | Operation::Commit(_)
         | Operation::SetAttributes(_)
         | Operation::Lock(_)
@@ -222,6 +224,7 @@ impl NamespaceNode {
                 epoch,
                 credentials,
                 place: if gives_place(&operation) { self.place() } else { None },
+                knows_chunks: Some(true),
                 operation,
             })
             .collect();

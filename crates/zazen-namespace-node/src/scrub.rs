@@ -101,7 +101,9 @@ impl NamespaceNode {
         if from == 0 {
             done.objects += 1;
         }
-        let damage = Damage { id: name.id, generation: name.generation };
+        // People look for the file.
+        let whole = found.as_ref().and_then(|found| found.chunk_of.as_ref()).map(|of| of.file);
+        let damage = Damage { id: whole.unwrap_or(name.id), generation: name.generation };
         let length = found.as_ref().map_or(0, |found| found.bytes);
         if !place.writing && stat.bytes < length {
             // A truncation that was not told yet looks the same for a moment.

@@ -139,7 +139,9 @@ impl NamespaceNode {
             namespace_fn::OBJECT => {
                 let asked = ObjectCall::decode(call.payload)?;
                 let given = match asked.what {
-                    namespace_fn::WRITE | namespace_fn::COPY_PUT => bulk(&mut call, asked.bytes)?,
+                    namespace_fn::WRITE | namespace_fn::COPY_PUT | namespace_fn::TELL => {
+                        bulk(&mut call, asked.bytes)?
+                    }
                     namespace_fn::COPY_END => bulk(&mut call, SUM_BYTES)?,
                     _ => Ok(Vec::new()),
                 };

@@ -1,38 +1,35 @@
 //! What callers ask, open and lock. All that a caller has ends with it.
 
 use crate::books::Reserved;
-use crate::data::Tries;
 use crate::driver::wall_ns;
-use crate::handles::{Bounds, Handle, LockKey, Session, lock};
+use crate::handles::{Bounds, Handle, LockKey, Session};
 use crate::looks::Looks;
 use crate::node::NamespaceNode;
-use crate::objects::{self, ObjectName};
-use crate::route::{PATIENCE, Routed, root};
+use crate::opened::place_of;
+use crate::parts::Parts;
+use crate::route::Routed;
 use crate::squash::squash;
 use crate::wish;
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 use zazen_call::Caller;
 use zazen_core::Credentials;
 use zazen_namespace::operation::{
-    Answer, At, Entry, Grant, Lock, LockWanted, Mode, Open, Operation, Release,
+    Answer, At, Entry, Grant, Lock, LockWanted, MANY_MAX, Mode, Open, Operation,
 };
 use zazen_namespace::service::{Answered, Ask};
-use zazen_namespace::{Attributes, Errno, Incarnation, InodeId, Kind, NodeNo};
+use zazen_namespace::{Attributes, Errno, Incarnation, InodeId, Kind};
 
 /// What the listings of one call may take together; a listing beyond gets one entry or a few.
 const LISTINGS_BYTES_MAX: u32 = 4 << 20;
-/// Names and inodes of [`Operation::CreateMany`] and [`Operation::GetMany`] in one call; operations
-/// beyond are `ENOMEM`.
+/// Names and inodes of [`Operation::CreateMany`], [`Operation::GetMany`] and [`Operation::Chunks`]
+/// in one call; operations beyond are `ENOMEM`.
 const NAMES_MAX: usize = 1 << 16;
 /// About how many names and listed bytes the metadata is asked for at once.
 const PORTION: usize = 1 << 20;
 /// How much older than the call an object may seem by the coarse clock of the disk.
-const COARSE_NS: i64 = 100_000_000;
-/// How far the clocks of two nodes may be apart.
-const SKEW_NS: i64 = 2_000_000_000;
+pub(crate) const COARSE_NS: i64 = 100_000_000;
 /// May read.
 const READ: u32 = 4;
 /// May write.
@@ -93,6 +90,9 @@ pub(crate) fn inodes_of(operation: &Operation) -> Vec<InodeId> {
         Operation::Lock(lock) => vec![lock.id],
         Operation::Copied(copied) => vec![copied.id],
         Operation::TakeOver(take) => vec![take.id],
+        Operation::OpenChunk(open) => vec![open.file],
+        Operation::Chunks(list) => vec![list.file],
+        Operation::Append(append) => vec![append.file],
     }
 }
 
@@ -124,6 +124,8 @@ fn names_of(operation: &Operation) -> usize {
     match operation {
         Operation::GetMany(many) => many.ids.len(),
         Operation::CreateMany(create) => create.names.len(),
+        // An answer has so many attributes.
+        Operation::Chunks(chunks) => (chunks.max as usize).clamp(1, MANY_MAX),
         _ => 0,
     }
 }
@@ -134,6 +136,7 @@ fn weight(operation: &Operation) -> usize {
         Operation::ReadDirectory(read) => read.bytes_max as usize + 1024,
         Operation::GetMany(many) => 256 * many.ids.len() + 1024,
         Operation::CreateMany(create) => 1024 * create.names.len() + 1024,
+        Operation::Chunks(chunks) => 256 * (chunks.max as usize).min(MANY_MAX) + 1024,
         _ => 1024,
     }
 }
@@ -298,7 +301,9 @@ impl NamespaceNode {
             | Operation::Release(_)
             | Operation::Buckets(_)
             | Operation::Copied(_)
-            | Operation::TakeOver(_) => return Err(Errno::EPERM),
+            | Operation::TakeOver(_)
+            | Operation::OpenChunk(_)
+            | Operation::Append(_) => return Err(Errno::EPERM),
             Operation::SetXattr(set) if wish::sets_nonsense(set) => return Err(Errno::EINVAL),
             Operation::SetAttributes(set) => {
                 if set.bytes.is_some() {
@@ -339,10 +344,14 @@ impl NamespaceNode {
         // The wish is part of the operation: a file is never made without it.
         match &mut operation {
             Operation::Create(create) if create.kind == Kind::File => {
-                (create.copies, create.archived) = self.wishes_of_new(create.directory, looks)?;
+                let wishes = self.wishes_of_new(create.directory, looks)?;
+                (create.copies, create.archived) = (wishes.copies, wishes.archived);
+                create.chunk_mib = wishes.chunk_mib;
             }
             Operation::CreateMany(many) => {
-                (many.copies, many.archived) = self.wishes_of_new(many.directory, looks)?;
+                let wishes = self.wishes_of_new(many.directory, looks)?;
+                (many.copies, many.archived) = (wishes.copies, wishes.archived);
+                many.chunk_mib = wishes.chunk_mib;
             }
             _ => {}
         }
@@ -412,7 +421,8 @@ impl NamespaceNode {
         }
         asked.owner = self.owners.hash_one((caller.connection, asked.owner));
         let takes = matches!(asked.wanted, LockWanted::Shared | LockWanted::Exclusive);
-        if takes && !session.has_room_for_lock((asked.id, asked.owner, asked.whole), uid) {
+        let has_it = || session.has_lock((asked.id, asked.owner, asked.whole));
+        if takes && !self.of_users.locks.has_room(uid) && !has_it() {
             return Err(Errno::ENOLCK);
         }
         Ok(())
@@ -443,7 +453,7 @@ impl NamespaceNode {
                 LockWanted::Shared | LockWanted::Exclusive
                     if answer == Answer::Done || answer == late && life != Incarnation::default() =>
                 {
-                    session.add_lock(key, asked.credentials.uid, life);
+                    session.add_lock(key, self.of_users.locks.add(asked.credentials.uid), life);
                 }
                 LockWanted::Unlock if all && answer == Answer::Done => session.end_lock(key),
                 _ => {}
@@ -494,6 +504,10 @@ impl NamespaceNode {
             false => Vec::new(),
         };
         let end = if mode.truncate { 0 } else { grant.attributes.bytes };
+        let counted = self.of_users.files.take(asked.credentials.uid);
+        if counted.is_none() {
+            refusal = Some(Errno::EMFILE);
+        }
         let handle = Arc::new(Handle {
             id: grant.attributes.id,
             read: mode.read,
@@ -507,13 +521,16 @@ impl NamespaceNode {
             found_in: asked.directory,
             bounds: Mutex::new(Bounds { version, of: quotas.into() }),
             end: AtomicU64::new(end),
+            parts: grant.attributes.chunks.as_ref().map(|chunks| Parts::new(chunks.chunk_bytes)),
+            chunk_of: None,
+            _counted: counted,
         });
         if let Some(errno) = refusal {
             self.release(&handle);
             let errno = if grant.created { errno.after_change() } else { errno };
             return Answered { answer: Answer::refused(errno), handle: 0 };
         }
-        match self.make_ready(session, &handle, &grant, mode, asked.since_ns) {
+        match self.make_ready(&handle, &grant, mode, asked.since_ns) {
             Ok(None) => {}
             Ok(Some(fresh)) => grant.attributes = fresh,
             Err(errno) => {
@@ -529,221 +546,6 @@ impl NamespaceNode {
         let number = self.fresh_handle();
         session.add(number, handle);
         Answered { answer: Answer::Grant(grant), handle: number }
-    }
-
-    /// Makes the object of a file that this node holds, or makes sure that it is there. Newer
-    /// attributes, if the disk knows more of the file than the metadata.
-    fn make_ready(
-        &self,
-        session: &Session,
-        handle: &Handle,
-        grant: &Grant,
-        mode: &Mode,
-        since_ns: i64,
-    ) -> Result<Option<Attributes>, Errno> {
-        if !session.has_room(handle.uid) {
-            return Err(Errno::ENOMEM);
-        }
-        let mut fresh = None;
-        let attributes = &grant.attributes;
-        let (Kind::File, Some(place)) = (attributes.kind, &attributes.place) else {
-            return Ok(None);
-        };
-        let (me, _) = self.joined_soon()?;
-        if place.holder == me {
-            let name = ObjectName { id: attributes.id, generation: place.generation };
-            if mode.truncate {
-                lock(&self.committed).remove(&name);
-            }
-            if grant.created {
-                self.objects.make_new(name, since_ns)?;
-            }
-            let object = match self.objects.open(name) {
-                // It never had a byte: the metadata says so.
-                Err(Errno::ESTALE) if mode.write && attributes.bytes == 0 => self.objects.make(name)?,
-                Err(Errno::ESTALE) if attributes.bytes == 0 => return Ok(None),
-                Err(Errno::ESTALE) => {
-                    tracing::error!(
-                        "namespace: the bytes of inode {} (generation {}) are not on this disk any more",
-                        attributes.id,
-                        place.generation
-                    );
-                    return Err(Errno::EIO);
-                }
-                opened => opened?,
-            };
-            if !mode.truncate {
-                self.check_open(name, &object, mode.write)?;
-            }
-            let telling = self.telling(name.id);
-            let stat = objects::stat(&object)?;
-            if stat.bytes < attributes.bytes && !place.writing {
-                tracing::error!(
-                    "namespace: inode {} has {} bytes on this disk, and {} by the metadata",
-                    attributes.id,
-                    stat.bytes,
-                    attributes.bytes
-                );
-                return Err(Errno::EIO);
-            }
-            // What was written before a crash was perhaps never told. Times that were set later
-            // than the last write stay.
-            let times = stat.modified_ns == attributes.modified_ns
-                || stat.modified_ns <= attributes.changed_ns.saturating_add(SKEW_NS);
-            let told = stat.bytes == attributes.bytes && times;
-            if told {
-                self.note_committed(name, (stat.bytes, stat.blocks, stat.modified_ns), false);
-            }
-            drop(telling);
-            if !told && !place.writing && !mode.truncate {
-                lock(&self.committed).remove(&name);
-                self.commit_object(name, false)?;
-                fresh = Some(self.attributes(attributes.id)?);
-            }
-        }
-        let is_new = mode.write && (grant.created || mode.truncate);
-        if place.holder != me && mode.write && attributes.bytes == 0 {
-            let name = ObjectName { id: attributes.id, generation: place.generation };
-            match self.make_there(place.holder, name) {
-                // It has its object, unless it is new.
-                Err(errno) if is_new => return Err(errno),
-                _ => {}
-            }
-        }
-        if mode.truncate && !grant.created {
-            self.empty(handle)?;
-        }
-        Ok(fresh)
-    }
-
-    /// Brings the length and times of a file that is being written up to date.
-    pub(crate) fn refresh(&self, attributes: &mut Attributes) {
-        let Some(place) = attributes.place.clone().filter(|place| place.writing) else { return };
-        let name = ObjectName { id: attributes.id, generation: place.generation };
-        let told = match self.identity() {
-            Ok((me, _)) if me == place.holder => self.commit_object(name, true),
-            _ => self.commit_there(place.holder, name, true, Tries::One),
-        };
-        // If the holder does not answer, the last commit is what is known.
-        if told == Ok(true)
-            && let Ok(fresh) = self.attributes(attributes.id)
-        {
-            *attributes = fresh;
-        }
-    }
-
-    /// Ends an open file: tells the metadata what was written, then that it is closed.
-    pub(crate) fn close(&self, handle: &Handle) -> Result<(), Errno> {
-        let committed = self.commit(handle);
-        self.release(handle);
-        committed.map(drop)
-    }
-
-    fn release(&self, handle: &Handle) {
-        let Some(life) = lock(&handle.life).take() else { return };
-        let (writers, readers) = (u32::from(handle.write), u32::from(!handle.write));
-        let release = Release { id: handle.id, writers, readers, commit: None };
-        // What was open in an earlier life ended with it. It must not end an open file of this
-        // life.
-        match self.route_of_life(life, Operation::Release(release)) {
-            Answer::Done => {}
-            answer => tracing::debug!("namespace: release of inode {}: {answer:?}", handle.id),
-        }
-    }
-
-    /// Opens a file again that was open in an earlier life of the node: that ended, and with it all
-    /// that it had open.
-    ///
-    /// `EIO` if the caller had locks of the file, which others may have got since; and if it wrote
-    /// bytes that are the file's no more. `EBADF` if the file was removed meanwhile.
-    pub(crate) fn bring_into(&self, life: Incarnation, handle: &Handle) -> Result<(), Errno> {
-        let mut open_in = lock(&handle.life);
-        match *open_in {
-            Some(known) if known == life => return Ok(()),
-            Some(_) => {}
-            None => return Err(Errno::EBADF),
-        }
-        if handle.session.upgrade().is_some_and(|session| session.has_lost_locks(handle.id, life)) {
-            return Err(Errno::EIO);
-        }
-        let mode = Mode { read: handle.read, write: handle.write, truncate: false };
-        let open = Operation::Open(Open { id: handle.id, mode });
-        let (grant, life) = match self.route_in_lives(vec![(root(), open)]).pop() {
-            Some((Answer::Grant(grant), life)) => (grant, life),
-            Some((Answer::Refused(refused), _)) if refused.errno == Errno::ESTALE => {
-                return Err(Errno::EBADF);
-            }
-            Some((Answer::Refused(refused), _)) => return Err(refused.errno),
-            _ => return Err(Errno::EIO),
-        };
-        *open_in = Some(life);
-        let mut place = lock(&handle.place);
-        let found = place_of(&grant.attributes);
-        if place.is_some() && *place != found && handle.wrote.load(Ordering::Relaxed) {
-            tracing::warn!("namespace: inode {} has other bytes than those that were written", handle.id);
-            drop(place);
-            drop(open_in);
-            // Nothing is written to bytes that are nobody's.
-            self.release(handle);
-            return Err(Errno::EIO);
-        }
-        *place = found;
-        Ok(())
-    }
-
-    /// The caller is gone: what it had open is closed, what it had locked is free.
-    pub(crate) fn end_session(&self, session: &Session) {
-        // One wait for all that the caller had, while this node has not joined the others.
-        let deadline = Instant::now() + PATIENCE;
-        for handle in session.take_all() {
-            if self.joined(deadline, None).is_ok() {
-                self.commit(&handle).ok();
-                self.release(&handle);
-            } else {
-                // What the life had open ended with it. Nobody opens it again.
-                lock(&handle.life).take();
-            }
-        }
-        let locks = session.take_locks();
-        if locks.is_empty() || self.joined(deadline, None).is_err() {
-            return;
-        }
-        let unlock = |(id, owner, whole)| {
-            let (start, end, wanted) = (0, u64::MAX, LockWanted::Unlock);
-            (root(), Operation::Lock(Lock { id, owner, pid: 0, whole, start, end, wanted }))
-        };
-        self.route(locks.into_iter().map(unlock).collect());
-    }
-
-    /// Tells the metadata what was written through a handle. Whether there was something to tell.
-    pub(crate) fn commit(&self, handle: &Handle) -> Result<bool, Errno> {
-        let wrote = handle.wrote.load(Ordering::Relaxed);
-        // A program may have written by a descriptor that it got before the daemon's restart.
-        if !handle.write && !wrote {
-            return Ok(false);
-        }
-        let Some((holder, generation)) = *lock(&handle.place) else { return Ok(false) };
-        let name = ObjectName { id: handle.id, generation };
-        let (me, life) = self.joined_soon()?;
-        if holder == me && *lock(&handle.life) != Some(life) {
-            // Only the metadata knows whether these are still the file's bytes.
-            lock(&self.committed).remove(&name);
-        }
-        let told = match me == holder {
-            true => self.commit_object(name, handle.by_root()),
-            false => self.commit_there(
-                holder,
-                name,
-                handle.by_root(),
-                if wrote { Tries::Many } else { Tries::One },
-            ),
-        };
-        match told {
-            Err(_) if !wrote && me != holder => Ok(false),
-            // What was written is in the file no more.
-            Err(Errno::ESTALE) => Err(Errno::EIO),
-            told => told,
-        }
     }
 }
 
@@ -764,11 +566,6 @@ fn wishes_of(operation: &Operation) -> Option<InodeId> {
         Operation::SetXattr(set) if wish::sets_one(set) => Some(set.id),
         _ => None,
     }
-}
-
-/// Where a file's bytes are: the holder, and the generation.
-fn place_of(attributes: &Attributes) -> Option<(NodeNo, u64)> {
-    attributes.place.as_ref().map(|place| (place.holder, place.generation))
 }
 
 /// The inodes that an operation that makes inodes has made.

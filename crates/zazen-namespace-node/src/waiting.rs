@@ -30,6 +30,8 @@ pub(crate) struct Waiting {
     pub(crate) seals: Table,
     /// For copies on other nodes.
     pub(crate) copies: Table,
+    /// Those that were here when the daemon began, and may lack checksums or copies.
+    pub(crate) begun_with: Mutex<BegunWith>,
     /// Objects that were checked at an open: the time of their last change then, and when.
     pub(crate) checked: Mutex<HashMap<ObjectName, (i64, Instant)>>,
     pub(crate) spaces: Mutex<BTreeMap<NodeNo, NodeSpace>>,
@@ -44,7 +46,7 @@ pub(crate) struct Waiting {
     /// Copies that came a moment ago: the metadata does not name them yet.
     pub(crate) arrived: Arrived,
     /// What directories wish for files in them, and when that was asked.
-    pub(crate) wishes: Mutex<HashMap<(Wish, InodeId), (u8, Instant)>>,
+    pub(crate) wishes: Mutex<HashMap<(Wish, InodeId), (u32, Instant)>>,
 }
 
 /// The work of giving files to other nodes.
@@ -62,7 +64,30 @@ pub(crate) struct Balancing {
     pub(crate) given: BTreeMap<NodeNo, u64>,
 }
 
+/// How far the look at the objects is that were here when the daemon began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BegunWith {
+    /// This folder is next.
+    Folder(u64),
+    /// All were noted.
+    Noted,
+}
+
+impl Default for BegunWith {
+    fn default() -> BegunWith {
+        BegunWith::Folder(0)
+    }
+}
+
 impl Waiting {
+    /// How many objects wait for checksums, and one more as long as there may be others that are
+    /// not known yet.
+    pub(crate) fn seals_left(&self) -> usize {
+        // First: an object is in the table before its folder counts as noted.
+        let unknown = usize::from(*lock(&self.begun_with) != BegunWith::Noted);
+        self.seals.len() + unknown
+    }
+
     /// The object was perhaps written.
     pub(crate) fn note(&self, name: ObjectName, stat: &ObjectStat) {
         if stat.bytes > 0 {

@@ -40,7 +40,9 @@ impl NamespaceNode {
                 if listens {
                     inodes_of(&request.operation).into_iter().for_each(|id| interest.looked(now, node, id));
                 }
-                seen.push((node, listens, Touched::of(&request.operation)));
+                let mut touched = Touched::of(&request.operation);
+                interest.add_files(&mut touched);
+                seen.push((node, listens, touched));
             }
         }
         let responses = self.driver.execute(requests, patience);
@@ -52,6 +54,9 @@ impl NamespaceNode {
             for ((node, listens, touched), response) in seen.into_iter().zip(&responses) {
                 if !was_done(&response.answer) {
                     continue;
+                }
+                if let Answer::Grant(grant) = &response.answer {
+                    interest.granted(&grant.attributes);
                 }
                 for (primary, part) in touched.split(primary_of) {
                     match primary == me {

@@ -18,7 +18,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use zazen_namespace::operation::{Answer, At, Operation};
 use zazen_namespace::service::{Changes, Noticed, Watched, namespace_fn};
-use zazen_namespace::{Errno, InodeId, NodeNo};
+use zazen_namespace::{Attributes, Errno, InodeId, NodeNo};
 use zazen_wire::Message;
 
 /// How long a node counts as interested in an inode that it looked at.
@@ -60,6 +60,7 @@ impl Touched {
             Operation::SetAttributes(set) => inodes(vec![set.id]),
             Operation::SetXattr(set) => inodes(vec![set.id]),
             Operation::Commit(commit) => inodes(vec![commit.id]),
+            Operation::Append(append) => inodes(vec![append.file]),
             Operation::Release(release) if release.commit.is_some() => inodes(vec![release.id]),
             Operation::Open(open) if open.mode.truncate => inodes(vec![open.id]),
             Operation::Unlink(gone) | Operation::RemoveDirectory(gone) => {
@@ -133,10 +134,29 @@ pub(crate) fn was_done(answer: &Answer) -> bool {
 #[derive(Default)]
 pub(crate) struct Interest {
     nodes: HashMap<InodeId, Vec<(NodeNo, Instant)>>,
+    /// The files of chunks that were opened.
+    files: HashMap<InodeId, InodeId>,
     deaf: HashMap<NodeNo, Instant>,
 }
 
 impl Interest {
+    /// An inode was opened: if it is a chunk, its file is remembered.
+    pub(crate) fn granted(&mut self, attributes: &Attributes) {
+        if let Some(of) = &attributes.chunk_of {
+            if self.files.len() >= INTEREST_MAX {
+                self.files.clear();
+            }
+            self.files.insert(attributes.id, of.file);
+        }
+    }
+
+    /// What changes a chunk changes its file.
+    pub(crate) fn add_files(&self, touched: &mut Touched) {
+        let files: Vec<InodeId> =
+            touched.inodes.iter().filter_map(|id| self.files.get(id).copied()).collect();
+        touched.inodes.extend(files);
+    }
+
     pub(crate) fn looked(&mut self, now: Instant, node: NodeNo, id: InodeId) {
         if self.nodes.len() >= INTEREST_MAX && !self.nodes.contains_key(&id) {
             self.nodes.retain(|_, nodes| nodes.iter().any(|(_, until)| *until > now));
@@ -352,6 +372,7 @@ pub(crate) fn fan_out(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zazen_namespace::{ChunkOf, Kind};
 
     const A: NodeNo = NodeNo(1);
     const B: NodeNo = NodeNo(2);
@@ -369,6 +390,22 @@ mod tests {
         interest.looked(now, A, id);
         assert_eq!(interest.changed(now + INTEREST, B, id), [], "it has asked no more since");
         assert!(interest.nodes.is_empty());
+    }
+
+    #[test]
+    fn who_looked_at_a_file_is_told_of_its_chunks() {
+        let mut interest = Interest::default();
+        let (file, chunk, other) = (InodeId(77), InodeId(78), InodeId(79));
+        let mut found = Attributes {
+            chunk_of: Some(ChunkOf { file, index: 3, chunk_bytes: 1 << 20 }),
+            ..Attributes::new(chunk, Kind::File)
+        };
+        interest.granted(&found);
+        (found.id, found.chunk_of) = (other, None);
+        interest.granted(&found);
+        let mut touched = Touched { inodes: vec![chunk, other], entries: Vec::new() };
+        interest.add_files(&mut touched);
+        assert_eq!(touched.inodes, [chunk, other, file]);
     }
 
     #[test]

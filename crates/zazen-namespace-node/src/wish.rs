@@ -1,11 +1,15 @@
-//! What shall become of a file: how many nodes shall have it, and whether the archive shall. Each
-//! wish is an attribute ([`COPIES_WANTED`], [`ARCHIVE_WANTED`]).
+//! What shall become of a file: how many nodes shall have it, whether the archive shall, and how
+//! large the chunks are that many nodes write. Each wish is an attribute ([`COPIES_WANTED`],
+//! [`ARCHIVE_WANTED`], [`CHUNKS_WANTED`]).
 
-use zazen_namespace::operation::{ARCHIVE_WANTED, COPIES_WANTED, GetXattr, Operation, SetXattr};
+use zazen_namespace::operation::{
+    ARCHIVE_WANTED, CHUNKS_WANTED, COPIES_WANTED, GetXattr, Operation, SetXattr, chunk_mib_of,
+};
 use zazen_namespace::{InodeId, Name};
 
 /// The most nodes that have a file.
-const COPIES_MAX: u8 = 8;
+const COPIES_MAX: u32 = 8;
+
 /// What is wished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Wish {
@@ -13,26 +17,37 @@ pub(crate) enum Wish {
     Copies,
     /// Whether the archive shall have it: 1 or 0.
     Archive,
+    /// How many MiB its chunks have; 0: it has none.
+    Chunks,
 }
-
-/// What is wished if nothing is said: one node, and the archive if there is one.
-pub(crate) const UNSAID: u8 = 1;
 
 impl Wish {
     fn attribute(self) -> &'static [u8] {
         match self {
             Wish::Copies => COPIES_WANTED,
             Wish::Archive => ARCHIVE_WANTED,
+            Wish::Chunks => CHUNKS_WANTED,
         }
     }
 
-    pub(crate) fn parse(self, value: &[u8]) -> Option<u8> {
+    /// What is wished if nothing is said: one node, the archive if there is one, no chunks.
+    pub(crate) fn unsaid(self) -> u32 {
+        match self {
+            Wish::Copies | Wish::Archive => 1,
+            Wish::Chunks => 0,
+        }
+    }
+
+    pub(crate) fn parse(self, value: &[u8]) -> Option<u32> {
+        if self == Wish::Chunks {
+            return chunk_mib_of(value);
+        }
         let text = std::str::from_utf8(value).ok()?;
         match (self, text.trim_end_matches(['\n', '\0'])) {
             (Wish::Copies, number) => number.parse().ok().filter(|wanted| (1..=COPIES_MAX).contains(wanted)),
             (Wish::Archive, "yes") => Some(1),
             (Wish::Archive, "no") => Some(0),
-            (Wish::Archive, _) => None,
+            (Wish::Archive | Wish::Chunks, _) => None,
         }
     }
 
@@ -42,7 +57,9 @@ impl Wish {
 
     /// The wish that the operation sets, if it sets one.
     fn of(set: &SetXattr) -> Option<Wish> {
-        [Wish::Copies, Wish::Archive].into_iter().find(|wish| wish.attribute() == set.name.as_bytes())
+        [Wish::Copies, Wish::Archive, Wish::Chunks]
+            .into_iter()
+            .find(|wish| wish.attribute() == set.name.as_bytes())
     }
 }
 
@@ -63,7 +80,7 @@ mod tests {
 
     #[test]
     fn wishes_are_small_numbers_and_words() {
-        let values: [(&[u8], Option<u8>); 8] = [
+        let values: [(&[u8], Option<u32>); 8] = [
             (b"1", Some(1)),
             (b"2\n", Some(2)),
             (b"8", Some(8)),
@@ -76,10 +93,15 @@ mod tests {
         for (value, wanted) in values {
             assert_eq!(Wish::Copies.parse(value), wanted, "{value:?}");
         }
-        let values: [(&[u8], Option<u8>); 4] =
+        let values: [(&[u8], Option<u32>); 4] =
             [(b"yes", Some(1)), (b"no\n", Some(0)), (b"1", None), (b"", None)];
         for (value, wanted) in values {
             assert_eq!(Wish::Archive.parse(value), wanted, "{value:?}");
+        }
+        let values: [(&[u8], Option<u32>); 5] =
+            [(b"4", Some(4)), (b"0\n", Some(0)), (b"1024", Some(1024)), (b"1025", None), (b"4M", None)];
+        for (value, wanted) in values {
+            assert_eq!(Wish::Chunks.parse(value), wanted, "{value:?}");
         }
     }
 
@@ -98,6 +120,8 @@ mod tests {
             (ARCHIVE_WANTED, Some(b"no"), true, false),
             (ARCHIVE_WANTED, Some(b"2"), true, true),
             (ARCHIVE_WANTED, None, true, false),
+            (CHUNKS_WANTED, Some(b"4"), true, false),
+            (CHUNKS_WANTED, Some(b"-1"), true, true),
             (b"user.other", Some(b"no"), false, false),
         ] {
             let set = set(name, value);

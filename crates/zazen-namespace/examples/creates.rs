@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use zazen_core::Credentials;
 use zazen_namespace::operation::*;
 use zazen_namespace::partition::{Action, Event, Partition, Settings};
-use zazen_namespace::{Epoch, Incarnation, InodeId, Kind, Name, NodeNo, PartitionNo};
+use zazen_namespace::{Epoch, Incarnation, InodeId, Name, NodeNo, PartitionNo};
 
 /// Counts the bytes that are allocated, as the allocator rounds them.
 struct Counting;
@@ -59,6 +59,7 @@ fn request(number: u64, operation: Operation) -> Event {
         credentials: Credentials { uid: 1000, gid: 1000, groups: vec![] },
         operation,
         place: None,
+        knows_chunks: Some(true),
     };
     Event::Request { token: number, request }
 }
@@ -68,18 +69,7 @@ fn name(prefix: &str, number: u64) -> Name {
 }
 
 fn create(prefix: &str, number: u64) -> Operation {
-    Operation::Create(Create {
-        directory: InodeId::ROOT,
-        name: name(prefix, number),
-        kind: Kind::File,
-        mode: 0o644,
-        device: 0,
-        target: Vec::new(),
-        open: None,
-        exclusive: true,
-        copies: 0,
-        archived: None,
-    })
+    Operation::Create(Create::file(InodeId::ROOT, name(prefix, number)))
 }
 
 struct Bed {
@@ -149,6 +139,7 @@ fn main() {
             mode: 0o644,
             copies: 0,
             archived: None,
+            chunk_mib: None,
         })
     };
     bed.run("create_many(64), each", 64, (0..files / 64).map(many).collect());

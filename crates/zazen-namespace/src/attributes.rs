@@ -1,5 +1,6 @@
 //! What is known of an inode, apart from its names.
 
+use crate::last::Last;
 use crate::{InodeId, NodeNo};
 use zazen_wire::field::{self, Nested, Opt};
 
@@ -88,6 +89,35 @@ zazen_wire::messages! {
         /// directory that was split has a place of no node: its entries, links and times are to be
         /// summed up over its buckets. Programs do not see such a place.
         place: Option<Place> = Opt<Nested<Place>>,
+        /// For a file whose bytes are in chunks: each is an inode of its own, with a place, and the
+        /// file has none. Its length, blocks and time of change are theirs.
+        chunks: Option<Chunked> = Last<Nested<Chunked>>,
+        /// For a chunk: what it is a part of.
+        chunk_of: Option<ChunkOf> = Last<Nested<ChunkOf>>,
+    }
+
+    /// A file whose bytes are in chunks: chunk `i` has those from `i * chunk_bytes` on. Where there
+    /// is no chunk, or where it ends early, the bytes are zeros.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    Chunked {
+        /// Bytes of a chunk, at most.
+        chunk_bytes: u64,
+        /// How many chunks there are.
+        count: u64,
+        /// Whether some node has a chunk open for writing: then its holder knows the length and
+        /// times better than the last commit.
+        writing: bool,
+    }
+
+    /// What a chunk is a part of.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    ChunkOf {
+        /// The file.
+        file: InodeId,
+        /// Which of the file's chunks it is.
+        index: u64,
+        /// Bytes of a chunk, at most.
+        chunk_bytes: u64,
     }
 
     /// Where the bytes of a file are. All reads and writes of a file go through its holder, so that
@@ -104,6 +134,52 @@ zazen_wire::messages! {
         writing: bool,
         /// Nodes with a full copy of the bytes as of the last commit; [`ARCHIVE`] for the archive.
         copies: Vec<NodeNo> = field::List<NodeNo>,
+    }
+}
+
+impl Chunked {
+    /// The chunk that has the byte at `offset`.
+    pub fn index_of(&self, offset: u64) -> u64 {
+        offset / self.chunk_bytes.max(1)
+    }
+}
+
+impl ChunkOf {
+    /// The chunk's first byte, as an offset in the file.
+    pub fn offset(&self) -> u64 {
+        self.index.saturating_mul(self.chunk_bytes)
+    }
+}
+
+impl Attributes {
+    /// Those of an inode of root without rights, bytes and times, with one name.
+    pub fn new(id: InodeId, kind: Kind) -> Attributes {
+        Attributes {
+            id,
+            kind,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            links: 1,
+            bytes: 0,
+            blocks: 0,
+            accessed_ns: 0,
+            modified_ns: 0,
+            changed_ns: 0,
+            created_ns: 0,
+            device: 0,
+            version: 1,
+            place: None,
+            chunks: None,
+            chunk_of: None,
+        }
+    }
+
+    /// Whether some node has the file open for writing, or chunks of it: then others than the
+    /// metadata may know better how long it is.
+    pub fn is_written(&self) -> bool {
+        let chunks = self.chunks.as_ref().is_some_and(|chunks| chunks.writing);
+        chunks || self.place.as_ref().is_some_and(|place| place.writing)
     }
 }
 

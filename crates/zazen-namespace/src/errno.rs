@@ -46,6 +46,7 @@ errnos! {
     ENOTDIR = 20, "This is not a directory.";
     EISDIR = 21, "This is a directory.";
     EINVAL = 22, "The argument is not valid.";
+    EMFILE = 24, "Too many files are open.";
     ETXTBSY = 26, "The program is running.";
     EFBIG = 27, "The file is too large.";
     ENOSPC = 28, "No space is left.";

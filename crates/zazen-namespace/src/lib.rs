@@ -18,6 +18,7 @@ pub mod archive;
 mod attributes;
 mod errno;
 mod id;
+mod last;
 pub mod map;
 mod name;
 pub mod node;
@@ -31,7 +32,7 @@ pub mod split;
 mod stewards;
 mod tagged;
 
-pub use attributes::{ARCHIVE, Attributes, Kind, Place};
+pub use attributes::{ARCHIVE, Attributes, ChunkOf, Chunked, Kind, Place};
 pub use errno::Errno;
 pub use id::{Epoch, Incarnation, InodeId, NodeNo, PARTITIONS_MAX, PartitionNo};
 pub use name::{NAME_BYTES_MAX, Name};

@@ -7,11 +7,18 @@
 //! request vouches for them.
 
 use crate::attributes::{Attributes, Kind};
+use crate::last::Last;
 use crate::tagged::tagged;
 use crate::{Epoch, Errno, Incarnation, InodeId, Name, NodeNo, PartitionNo};
 use zazen_core::{Credentials, Result};
 use zazen_wire::codec::{Reader, Writer};
 use zazen_wire::field::{Blob, Field, List, Nested, Opt};
+
+mod chunk;
+mod mode;
+
+pub use chunk::{Append, CHUNK_MIB_MAX, CHUNKS_WANTED, ChunkList, Chunks, Offset, OpenChunk, chunk_mib_of};
+pub use mode::Mode;
 
 /// The longest target of a symbolic link, in bytes.
 pub const TARGET_BYTES_MAX: usize = 4095;
@@ -21,7 +28,7 @@ pub const XATTR_BYTES_MAX: usize = 64 << 10;
 pub const COPIES_WANTED: &[u8] = b"user.zazen.copies";
 /// The extended attribute that says whether the archive shall have a file: `yes` or `no`.
 pub const ARCHIVE_WANTED: &[u8] = b"user.zazen.archive";
-/// Entries that one [`CreateMany`] or [`GetMany`] may name.
+/// Entries that one [`CreateMany`], [`GetMany`] or [`Chunks`] may name.
 pub const MANY_MAX: usize = 1024;
 
 zazen_wire::messages! {
@@ -50,6 +57,9 @@ zazen_wire::messages! {
         /// The node that gets the bytes of a file that has none yet; `None`: the node that asks,
         /// unless its disk is full.
         place: Option<NodeNo> = Last<NodeNo>,
+        /// The asking node knows files of chunks. Without it, such a file is neither opened nor
+        /// cut (`EOPNOTSUPP`): an older node would take it for a file without bytes.
+        knows_chunks: Option<bool> = Last<bool>,
     }
 
     /// What comes back.
@@ -93,6 +103,9 @@ zazen_wire::messages! {
         copies: u8,
         /// Whether the archive shall have a new file: its attribute [`ARCHIVE_WANTED`].
         archived: Option<bool> = Last<bool>,
+        /// A new file's bytes are in chunks of so many MiB: its attribute [`CHUNKS_WANTED`]. 0 and
+        /// `None`: one node holds them.
+        chunk_mib: Option<u32> = Last<u32>,
     }
 
     /// Makes many empty, closed files in one directory. Each name has its own result.
@@ -108,6 +121,8 @@ zazen_wire::messages! {
         copies: u8,
         /// As for [`Create`].
         archived: Option<bool> = Last<bool>,
+        /// As for [`Create`].
+        chunk_mib: Option<u32> = Last<u32>,
     }
 
     /// Makes a directory.
@@ -147,18 +162,6 @@ zazen_wire::messages! {
         directory: InodeId,
         /// The new name.
         name: Name,
-    }
-
-    /// How a file is opened.
-    #[derive(Clone, Debug, PartialEq, Eq)]
-    Mode {
-        /// For reading.
-        read: bool,
-        /// For writing.
-        write: bool,
-        /// Its bytes are dropped first. The asking node becomes the holder if no node has the file
-        /// open.
-        truncate: bool,
     }
 
     /// Opens an inode.
@@ -240,7 +243,9 @@ zazen_wire::messages! {
         /// Group.
         gid: Option<u32> = Opt<u32>,
         /// Length of a file. The holder must have changed the bytes before; a file without a place
-        /// gets no bytes by it: it reads as zeros.
+        /// gets no bytes by it: it reads as zeros. Of a file of chunks, those behind the length go
+        /// that no node has open. The others, and the one that the length is in, are listed by
+        /// [`Chunks`] then, and their holders must cut them *after* that.
         bytes: Option<u64> = Opt<u64>,
         /// Time of the last read; [`NOW_NS`] for the primary's time.
         accessed_ns: Option<i64> = Opt<i64>,
@@ -436,20 +441,7 @@ zazen_wire::messages! {
         /// The attributes.
         attributes: Attributes = Nested<Attributes>,
     }
-}
 
-/// An optional field that came later: it is missing at the end of older messages.
-pub(crate) struct Last<F>(std::marker::PhantomData<F>);
-
-impl<F: Field> Field for Last<F> {
-    type Value = Option<F::Value>;
-    const BYTES_MIN: usize = 0;
-    fn write(value: &Option<F::Value>, writer: &mut Writer) {
-        Opt::<F>::write(value, writer);
-    }
-    fn read(reader: &mut Reader<'_>) -> Result<Option<F::Value>> {
-        if reader.remaining() == 0 { Ok(None) } else { Opt::<F>::read(reader) }
-    }
 }
 
 /// A time that stands for the primary's clock.
@@ -539,6 +531,12 @@ tagged! {
         Copied = 40 (Copied),
         /// → [`Answer::Done`]; `EBUSY` while somebody has it open for writing.
         TakeOver = 41 (TakeOver),
+        /// → [`Answer::Grant`]. A repeated request is answered as if the chunk had existed.
+        OpenChunk = 42 (OpenChunk),
+        /// → [`Answer::Chunks`].
+        Chunks = 43 (Chunks),
+        /// → [`Answer::Offset`].
+        Append = 44 (Append),
     }
 
     /// What is answered.
@@ -573,6 +571,44 @@ tagged! {
         /// The life of the asking node has ended. Nothing was done now; whether an earlier try of
         /// the same request was executed is not known any more.
         Ended = 14,
+        /// Chunks of a file.
+        Chunks = 15 (ChunkList),
+        /// Where a range begins.
+        Offset = 16 (Offset),
+    }
+}
+
+impl Create {
+    /// An empty file with mode 0644, closed. Refused where the name is there.
+    pub fn file(directory: InodeId, name: Name) -> Create {
+        Create {
+            directory,
+            name,
+            kind: Kind::File,
+            mode: 0o644,
+            device: 0,
+            target: Vec::new(),
+            open: None,
+            exclusive: true,
+            copies: 0,
+            archived: None,
+            chunk_mib: None,
+        }
+    }
+}
+
+impl SetAttributes {
+    /// Changes nothing of the inode.
+    pub fn of(id: InodeId) -> SetAttributes {
+        SetAttributes {
+            id,
+            mode: None,
+            uid: None,
+            gid: None,
+            bytes: None,
+            accessed_ns: None,
+            modified_ns: None,
+        }
     }
 }
 
@@ -602,6 +638,9 @@ impl Operation {
             Operation::Lock(lock) => lock.id,
             Operation::Copied(copied) => copied.id,
             Operation::TakeOver(take) => take.id,
+            Operation::OpenChunk(open) => open.file,
+            Operation::Chunks(chunks) => chunks.file,
+            Operation::Append(append) => append.file,
         };
         id.partition()
     }
@@ -617,7 +656,8 @@ impl Operation {
             | Operation::GetXattr(_)
             | Operation::ListXattr(_)
             | Operation::Parent(_)
-            | Operation::Buckets(_) => true,
+            | Operation::Buckets(_)
+            | Operation::Chunks(_) => true,
             Operation::Lock(lock) => match lock.wanted {
                 LockWanted::TestShared | LockWanted::TestExclusive => true,
                 LockWanted::Shared | LockWanted::Exclusive | LockWanted::Unlock => false,
@@ -635,7 +675,9 @@ impl Operation {
             | Operation::Release(_)
             | Operation::SetXattr(_)
             | Operation::Copied(_)
-            | Operation::TakeOver(_) => false,
+            | Operation::TakeOver(_)
+            | Operation::OpenChunk(_)
+            | Operation::Append(_) => false,
         }
     }
 }
@@ -668,6 +710,7 @@ mod tests {
             credentials: Credentials { uid: 1000, gid: 100, groups: vec![7] },
             operation: Operation::Lookup(at),
             place: None,
+            knows_chunks: Some(true),
         };
         assert_eq!(request.operation.partition(), PartitionNo(7));
         assert_eq!(Request::decode(&request.encode()).expect("decodes"), request);

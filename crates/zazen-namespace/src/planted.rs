@@ -55,4 +55,8 @@ planted! {
     KeepDeadLocks,
     /// A commit is taken whatever generation was written.
     CommitAnyGeneration,
+    /// A cut of a file of chunks leaves a chunk behind the new length.
+    CutLess,
+    /// An append is executed again when it is repeated.
+    AppendTwice,
 }

@@ -99,6 +99,10 @@ pub mod namespace_fn {
     /// In [`super::ObjectCall::what`]: the asked node, which has a copy, becomes the holder if
     /// nobody has the file open.
     pub const TAKE: u16 = 66;
+    /// In [`super::ObjectCall::what`]: the asked node tells the metadata the lengths of objects
+    /// that it holds. The bytes that come with it name them: inode and generation of each, as
+    /// `u64`.
+    pub const TELL: u16 = 67;
 }
 
 zazen_wire::messages! {

@@ -197,6 +197,7 @@ impl Errand {
                         mode: many.mode,
                         copies: many.copies,
                         archived: many.archived,
+                        chunk_mib: many.chunk_mib,
                     })
                 };
                 let asks = groups.iter().map(part).collect();

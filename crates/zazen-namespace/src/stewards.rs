@@ -14,7 +14,7 @@
 //! for stewards than for nodes, by more than clocks may drift apart meanwhile. After a pause a
 //! leader waits for a whole lease again.
 
-use crate::map::{Appoint, Change, Enter, Map, State, Stop, mix};
+use crate::map::{Appoint, Change, Enter, Map, STEWARDS_MAX, State, Stop, mix};
 use crate::node::{Timing, has};
 use crate::peer::{Ballot, Envelope, Granted, Message, News, Renew, Store, Stored, Vote, Voted};
 use crate::planted::Planted;
@@ -80,6 +80,19 @@ struct Leader {
     away_ns: BTreeMap<NodeNo, u64>,
     /// The node that is to be appointed, once it has a map on disk.
     learner: Option<Learner>,
+}
+
+impl Leader {
+    /// Whether a majority of the stewards, but for `gone`, has answered a sign of life that was
+    /// sent since then. `me` leads.
+    fn has_majority_without(&self, me: NodeNo, gone: NodeNo, stewards: &[NodeNo], since_ns: u64) -> bool {
+        let left = || stewards.iter().filter(|node| **node != gone);
+        let is_new = |heard: &Heard| {
+            self.sent.iter().any(|(round, sent_ns)| *round == heard.round && *sent_ns >= since_ns)
+        };
+        let answers = |node: &&NodeNo| **node == me || self.followers.get(node).is_some_and(is_new);
+        left().filter(answers).count() > left().count() / 2
+    }
 }
 
 struct Learner {
@@ -287,13 +300,18 @@ impl Steward {
 
     /// Replaces a steward that has been away for long, and appoints more when there are more nodes.
     ///
-    /// A steward goes before another comes: of three of which one is lost, the two that are left
-    /// decide alone, and the new one counts for nothing until it has the map. It has a map on disk
-    /// before it is appointed: if all stop just then, the others may need its vote, and a node
+    /// A lost steward goes before another comes: of three of which one is lost, the two that are
+    /// left decide alone, and the new one counts for nothing until it has the map. It has a map on
+    /// disk before it is appointed: if all stop just then, the others may need its vote, and a node
     /// that has stored no map knows nobody whom it may vote for.
     ///
-    /// A steward that leaves goes also if nobody can replace it, unless it is the only one: then
-    /// another comes first. Of an even number that is more than the nodes need, one goes.
+    /// In the place of a steward that leaves another comes first, unless there are as many as may
+    /// be: so the loss of one is survived all the time. It goes also if nobody can replace it,
+    /// unless it is the only one. Of an even number that is more than the nodes need, one goes.
+    ///
+    /// Nobody goes unless a majority of those who are left has just answered. They decide alone
+    /// once one of them has stored that: without a majority nobody would be elected again, neither
+    /// by them, nor by the others, who have an older map.
     fn appoint(&mut self, now_ns: u64) {
         let (me, replace_ns) = (self.me, self.timing.replace_ns);
         let map = &self.ballot.value.map;
@@ -324,9 +342,15 @@ impl Steward {
         let is_even = count.is_multiple_of(2) && count > wanted && leaving.is_empty();
         let spare = || map.stewards.iter().copied().rfind(|node| *node != me && is_even);
         // Two are worse than one: a second comes only with a third, or in the place of the first.
-        let replaces = count == 1 && !leaving.is_empty();
+        let replaces = !leaving.is_empty() && !count.is_multiple_of(2) && count < STEWARDS_MAX;
         let grows = replaces || count < wanted && free.len() > count % 2;
-        let appoint = match (lost.or(leaves).or_else(spare), free.first()) {
+        let leaves = leaves.filter(|_| !replaces || free.is_empty());
+        let goes = lost.or(leaves).or_else(spare);
+        let since_ns = now_ns.saturating_sub(self.timing.election_ns);
+        if goes.is_some_and(|node| !leader.has_majority_without(me, node, &map.stewards, since_ns)) {
+            return;
+        }
+        let appoint = match (goes, free.first()) {
             (Some(node), _) => Appoint { node, is_one: false },
             (None, Some(node)) if grows => Appoint { node: *node, is_one: true },
             _ => return,
@@ -489,8 +513,10 @@ impl Steward {
         }
         let Role::Leader(leader) = &mut self.role else { return };
         let mut map = self.ballot.value.map.clone();
-        let mut changed = false;
-        for change in leader.queue.drain(..) {
+        // Who is silent at the same time stops at the same time.
+        let stops: Vec<Stop> = leader.queue.iter().filter_map(Change::as_stop).cloned().collect();
+        let mut changed = map.stop_all(&stops);
+        for change in leader.queue.drain(..).filter(|change| change.as_stop().is_none()) {
             let keeps_backups =
                 has(self.planted, Planted::KeepBackupsOfOldLives) && matches!(change, Change::Enter(_));
             let before = keeps_backups.then(|| map.partitions.clone());

@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use zazen_core::Credentials;
-use zazen_namespace::map::Genesis;
+use zazen_namespace::map::{Genesis, State};
 use zazen_namespace::node::{Action, Config, Event, File, Files, Level, Node, Start, Timing};
 use zazen_namespace::operation::{Answer, At, Create, Lock, LockWanted, Operation, Request};
 use zazen_namespace::partition::{Partition, Settings};
-use zazen_namespace::{Errno, Incarnation, InodeId, Kind, Name, NodeNo, PartitionNo};
+use zazen_namespace::{Errno, Incarnation, InodeId, Name, NodeNo, PartitionNo};
 
 const MS: u64 = 1_000_000;
 
@@ -184,6 +184,7 @@ impl Cluster {
                     credentials: Credentials { uid: 0, gid: 0, groups: vec![] },
                     operation: operation.clone(),
                     place: None,
+                    knows_chunks: Some(true),
                 };
                 node.step(now_ns, now_ns as i64, Event::Request { token, request });
                 self.settle();
@@ -202,19 +203,7 @@ impl Cluster {
 
     fn create(&mut self, directory: InodeId, name: &str) -> Answer {
         let name = Name::new(name.as_bytes()).expect("a name");
-        let (target, open) = (Vec::new(), None);
-        let create = Create {
-            directory,
-            name,
-            kind: Kind::File,
-            mode: 0o644,
-            device: 0,
-            target,
-            open,
-            exclusive: true,
-            copies: 0,
-            archived: None,
-        };
+        let create = Create::file(directory, name);
         self.ask(Operation::Create(create))
     }
 
@@ -331,18 +320,7 @@ fn a_failed_sync_is_no_success() {
     cluster.pass(1000 * MS);
     cluster.hosts[0].fails = true;
     let name = Name::new(b"f").expect("a name");
-    let create = Create {
-        directory: InodeId::ROOT,
-        name,
-        kind: Kind::File,
-        mode: 0o644,
-        device: 0,
-        target: Vec::new(),
-        open: None,
-        exclusive: true,
-        copies: 0,
-        archived: None,
-    };
+    let create = Create::file(InodeId::ROOT, name);
     let now_ns = cluster.now_ns;
     let node = cluster.hosts[0].node.as_mut().expect("lives");
     let request = Request {
@@ -355,6 +333,7 @@ fn a_failed_sync_is_no_success() {
         credentials: Credentials { uid: 0, gid: 0, groups: vec![] },
         operation: Operation::Create(create),
         place: None,
+        knows_chunks: Some(true),
     };
     node.step(now_ns, 0, Event::Request { token: 9, request });
     cluster.settle();
@@ -503,6 +482,33 @@ fn a_steward_that_is_lost_is_replaced() {
     cluster.pass(10_000 * MS);
     assert!(cluster.has("f"));
     assert!(matches!(cluster.create(InodeId::ROOT, "g"), Answer::Entry(_)));
+}
+
+/// Whenever the one dies, also just when the other is taken out of the stewards.
+#[test]
+fn a_steward_may_be_lost_while_another_one_leaves() {
+    for (nodes, seed) in (4..=7).flat_map(|nodes| (0..60).map(move |seed| (nodes, seed))) {
+        let mut cluster = Cluster::new(nodes, 2, 4, Level::Written);
+        cluster.pass(6_000 * MS + seed * 37 * MS);
+        let steps = [0, 1, 3, 10, 30, 100, 300, 1_000];
+        let (lost, leaves) = if seed % 2 == 0 { (0, 1) } else { (2, 0) };
+        if seed % 3 == 0 {
+            cluster.hosts[lost].node = None;
+            cluster.pass(steps[seed as usize % 8] * MS);
+        }
+        let now_ns = cluster.now_ns;
+        let leaving = cluster.hosts[leaves].node.as_mut().expect("lives");
+        leaving.step(now_ns, now_ns as i64, Event::Wish { state: State::Leaving });
+        cluster.pass(steps[seed as usize / 3 % 8] * MS);
+        cluster.hosts[lost].node = None;
+        cluster.pass(90_000 * MS);
+        let other = (0..nodes).find(|at| *at != lost && *at != leaves).expect("one is left");
+        let node = cluster.hosts[other].node.as_ref().expect("lives");
+        let state = |at: usize| node.map().member(NodeNo(at as u32 + 1)).expect("a member").state;
+        let what = format!("{nodes} nodes, seed {seed}: {:?}", node.map().stewards);
+        assert_eq!(state(lost), State::Down, "{what}");
+        assert!(!node.map().stewards.contains(&NodeNo(leaves as u32 + 1)), "{what}");
+    }
 }
 
 #[test]

@@ -110,15 +110,7 @@ fn try_lock(namespace: &Namespace, id: InodeId) -> Result<bool> {
 }
 
 fn set_meta_of(namespace: &Namespace, id: InodeId, meta: &Meta) -> Result<()> {
-    let none = SetAttributes {
-        id,
-        mode: None,
-        uid: None,
-        gid: None,
-        bytes: None,
-        accessed_ns: None,
-        modified_ns: None,
-    };
+    let none = SetAttributes::of(id);
     if rustix::process::geteuid().is_root() {
         let owner = SetAttributes { uid: Some(meta.uid), gid: Some(meta.gid), ..none.clone() };
         namespace.set_attributes(None, owner).map_err(io)?;

@@ -100,7 +100,7 @@ pub(crate) fn end(state: &State, remark: &mut dyn FnMut(String)) {
     for process in &namespace.processes {
         process.signal(rustix::process::Signal::TERM);
     }
-    namespace.processes.iter().for_each(|process| process.stop(PATIENCE));
+    namespace.processes.iter().for_each(|process| process.see_off(PATIENCE));
     let Some(mounts) = &namespace.mounts else { return };
     for at in 0..state.nodes.len() {
         let place = mounts.join(at.to_string());

@@ -13,6 +13,7 @@ mod joined {
     mod left;
     mod namespace;
     mod namespace_archive;
+    mod namespace_chunks;
     mod namespace_peers;
     mod openers;
     mod process;

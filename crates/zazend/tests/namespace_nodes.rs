@@ -417,6 +417,32 @@ fn files_with_copies_have_them_again_after_a_node_is_lost() {
     }
 }
 
+/// What a killed daemon knew of files that still lack a copy is lost with it. The next one looks
+/// through all files: of few files that takes no minutes, whichever folders they are in.
+#[test]
+fn files_that_were_closed_just_before_a_crash_have_copies_soon_after_it() {
+    let mut cluster = Cluster::with(3, &["--namespace-replicas", "2"]);
+    let nodes: Vec<Namespace> = (0..3).map(|at| cluster.client(at)).collect();
+    let backed = |ns: &Namespace| ns.map().unwrap().partitions.iter().all(|seat| !seat.backups.is_empty());
+    eventually("each partition has a backup", || backed(&nodes[0]));
+    let kept = nodes[0].mkdir(None, b"/kept", 0o755).unwrap().id;
+    let name = Name::new(b"user.zazen.copies").unwrap();
+    let (value, create, replace) = (Some(b"2".to_vec()), false, false);
+    nodes[0].set_xattr(None, SetXattr { id: kept, name, value, create, replace }).unwrap();
+    std::thread::sleep(Duration::from_millis(2100));
+    let path = |at: usize| format!("/kept/f{at}");
+    let copies = |at: usize| {
+        let found = nodes[1].stat(None, path(at).as_bytes(), true).ok().and_then(|found| found.place);
+        found.map_or(0, |place| place.copies.len())
+    };
+    (0..40).for_each(|at| write(&nodes[2], &path(at), b"closed").unwrap());
+    cluster.kill(2);
+    let lacks = (0..40).filter(|at| copies(*at) == 0).count();
+    assert!(lacks > 10, "only {lacks} files lacked a copy when their holder was killed");
+    cluster.start(2);
+    eventually("each file has a copy", || (0..40).all(|at| copies(at) == 1));
+}
+
 /// A node whose disk was replaced is another node. Names are all there; bytes that only the old
 /// disk had are an error, and never other bytes.
 #[test]

@@ -41,6 +41,7 @@ from zazen._namespace_file import ANY_PATH, BUFFER_BYTES, RawFile, to_bytes
 __all__ = [
     "Entry",
     "Error",
+    "Holder",
     "Namespace",
     "Path",
     "Place",
@@ -87,12 +88,26 @@ __all__ = [
 Error = _zazen.namespace_errors()[0]
 
 
+class Holder(NamedTuple):
+    """A node that holds bytes of a file."""
+
+    #: The number of the node.
+    node: int
+    #: As in `Place`.
+    name: str
+    #: As in `Place`.
+    host: str
+    #: How many bytes of the file it holds.
+    bytes: int
+
+
 class Place(NamedTuple):
     """Where the bytes of a file are."""
 
     #: The path, as it was given.
     path: Any
-    #: The number of the node that holds the bytes; None for a file that never had any.
+    #: The number of the node that holds the bytes, or most of them if it is a file in chunks; None
+    #: for a file that never had any.
     node: int | None
     #: The node's name; empty for a file without a node, and for a node that is down and whose name
     #: this machine's daemon never learned.
@@ -101,6 +116,8 @@ class Place(NamedTuple):
     host: str
     #: How many bytes, as of the last close or sync.
     bytes: int
+    #: All nodes that hold bytes of it, the one with the most first: several of a file in chunks.
+    holders: tuple[Holder, ...]
 
 
 def _stat_result(raw: tuple[int, ...]) -> os.stat_result:
@@ -348,7 +365,9 @@ class Namespace:
         results = self._link.locate([to_bytes(path) for path in given])
         _raise_first(results, on_error)
         return [
-            found if isinstance(found, Exception) else Place(path, *found)
+            found
+            if isinstance(found, Exception)
+            else Place(path, *found[:4], tuple(Holder(*one) for one in found[4]))
             for path, found in zip(given, results, strict=True)
         ]
 

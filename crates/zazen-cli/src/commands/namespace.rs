@@ -3,24 +3,24 @@
 mod archive;
 mod balance;
 mod leave;
+mod locate;
 mod names;
 mod patterns;
 mod quota;
 mod scrub;
 
+pub(crate) use locate::{Locate, locate};
 use names::shown;
 
 use crate::output::{self, Table, human_bytes};
 use crate::target::{Done, Targets};
 use clap::{Args, Subcommand, ValueEnum};
-use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use serde_json::Value;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_namespace_client::core::operation::{ARCHIVE_WANTED, COPIES_WANTED, SetXattr};
-use zazen_namespace_client::core::service::MapView;
-use zazen_namespace_client::core::{ARCHIVE, Kind, Name, NodeNo};
+use zazen_namespace_client::core::Name;
+use zazen_namespace_client::core::operation::{ARCHIVE_WANTED, CHUNKS_WANTED, COPIES_WANTED, SetXattr};
 
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
@@ -45,7 +45,7 @@ enum Command {
     Status(Status),
     /// Show which node holds a file's bytes
     Locate(Locate),
-    /// Say how many nodes shall have the files of a directory, and whether the archive shall
+    /// Say of a directory's files how many nodes shall have each, and whether many write one
     Set(Set),
     /// Show what this node has archived, or wait until it has archived all
     Archive(archive::ArchiveCommand),
@@ -73,11 +73,13 @@ struct Status {
   zazen namespace set /run1 --copies 2        # files that are made in /run1 and below from now on
   zazen namespace set /run1/result.h5 --copies 2
   zazen namespace set /scratch --archive no   # the archive gets no files that are made there
+  zazen namespace set /run1/shared --chunks 4 # each file there may be written by many nodes at once
 
 Paths are those of the namespace: its root is /. What a directory says holds for files that are made
 in it, or below it, two seconds later; the nearest directory above a file counts. The second copy of
 a file is made after the file was closed. Through a mount, the same is
-`setfattr -n user.zazen.copies -v 2 PATH` and `setfattr -n user.zazen.archive -v no PATH`.")]
+`setfattr -n user.zazen.copies -v 2 PATH`, `setfattr -n user.zazen.archive -v no PATH` and
+`setfattr -n user.zazen.chunks -v 4 PATH`. A file keeps the chunks that it was made with.")]
 struct Set {
     /// Directories or files of the namespace
     #[arg(value_name = "PATH", required = true)]
@@ -86,39 +88,20 @@ struct Set {
     targets: Targets,
     /// How many nodes shall have each file, with its holder
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
-    #[arg(required_unless_present = "archive")]
+    #[arg(required_unless_present_any = ["archive", "chunks"])]
     copies: Option<u8>,
     /// Whether the archive shall have the files, if the daemons have one
     #[arg(long, value_name = "WHETHER")]
     archive: Option<Whether>,
+    /// Of how many MiB the chunks are, each of which has a holder of its own; 0 for no chunks
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u16).range(0..=1024))]
+    chunks: Option<u16>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Whether {
     Yes,
     No,
-}
-
-#[derive(Args)]
-#[command(after_help = "EXAMPLES:
-  zazen locate /run1/step-17.vtu /run1/step-18.vtu
-  zazen locate --hosts '/run1/*.vtu'      # a hosts list for a scheduler
-  zazen locate --json /run1/step-17.vtu
-
-Paths are those of the namespace: its root is /. Patterns are as in a shell, which cannot expand them
-itself: quote them.")]
-pub(crate) struct Locate {
-    /// Files of the namespace, or patterns of them (*, ?, [...])
-    #[arg(value_name = "PATH", required = true)]
-    paths: Vec<PathBuf>,
-    #[command(flatten)]
-    targets: Targets,
-    /// Print the hosts that hold any of them, one a line
-    #[arg(long, conflicts_with = "json")]
-    hosts: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 pub(crate) fn run(arguments: &NamespaceCommand) -> Result<Done> {
@@ -205,15 +188,6 @@ fn status(arguments: &Status) -> Result<()> {
     Ok(())
 }
 
-/// Name and host of a node. No name: it has not said it to the daemon that was asked.
-fn host(map: &MapView, node: NodeNo) -> (Option<String>, String) {
-    let found = map.nodes.iter().find(|view| view.node == node);
-    found.map_or_else(Default::default, |view| {
-        let host = view.addr.rsplit_once(':').map_or("", |(host, _)| host);
-        (Some(view.name.clone()).filter(|name| !name.is_empty()), host.to_owned())
-    })
-}
-
 fn set(arguments: &Set) -> Result<()> {
     let namespace = arguments.targets.namespace()?;
     for path in &arguments.paths {
@@ -224,74 +198,12 @@ fn set(arguments: &Set) -> Result<()> {
             Whether::Yes => (ARCHIVE_WANTED, "yes".to_owned()),
             Whether::No => (ARCHIVE_WANTED, "no".to_owned()),
         });
-        for (name, value) in copies.into_iter().chain(archive) {
+        let chunks = arguments.chunks.map(|mib| (CHUNKS_WANTED, mib.to_string()));
+        for (name, value) in copies.into_iter().chain(archive).chain(chunks) {
             let (name, value) = (Name::new(name).map_err(within)?, Some(value.into_bytes()));
             let set = SetXattr { id: found.id, name, value, create: false, replace: false };
             namespace.set_xattr(None, set).map_err(within)?;
         }
-    }
-    Ok(())
-}
-
-/// The names of these nodes, one a line. A node without a name is left out, and people are told.
-fn tell_hosts(map: &MapView, nodes: &BTreeSet<NodeNo>) {
-    let mut names = BTreeSet::new();
-    for node in nodes {
-        match host(map, *node) {
-            (Some(name), _) => drop(names.insert(name)),
-            (None, host) => output::note(format!(
-                "node {node} (host {host}) does not answer and its name is not known: it is left out"
-            )),
-        }
-    }
-    names.iter().for_each(output::line);
-}
-
-pub(crate) fn locate(arguments: &Locate) -> Result<()> {
-    let namespace = arguments.targets.namespace()?;
-    let mut files = Vec::new();
-    let paths = arguments.paths.iter().map(|given| patterns::files(&namespace, given));
-    for path in paths.collect::<Result<Vec<_>>>()?.concat() {
-        let found = namespace.stat(None, path.as_os_str().as_bytes(), true);
-        let found =
-            found.map_err(|errno| zazen_namespace_client::error(format!("{}", path.display()), errno))?;
-        if found.kind != Kind::File {
-            let why = format!("{}: only files have bytes on a node; this is not a file", path.display());
-            return Err(Error::new(ErrorKind::InvalidArgument, why));
-        }
-        let (holder, copies) = found.place.map_or_else(Default::default, |at| (Some(at.holder), at.copies));
-        let is_archived = copies.contains(&ARCHIVE);
-        let copies: Vec<NodeNo> = copies.into_iter().filter(|node| *node != ARCHIVE).collect();
-        files.push((path.display().to_string(), holder, copies, is_archived, found.bytes));
-    }
-    let nodes: BTreeSet<NodeNo> =
-        files.iter().flat_map(|(_, holder, copies, ..)| holder.iter().chain(copies)).copied().collect();
-    let map = namespace.map_with_names(&nodes)?;
-    let mut rows = Vec::new();
-    let mut table = Table::new(&["path", "node", "name", "host", "copies", "size"]);
-    for (path, holder, copies, is_archived, bytes) in files {
-        let (name, host) = holder.map_or_else(Default::default, |node| host(&map, node));
-        let copies: Vec<Option<String>> = copies.iter().map(|node| self::host(&map, *node).0).collect();
-        rows.push(json!({
-            "path": path,
-            "node": holder.map(|node| node.0),
-            "name": holder.map_or(Some(String::new()), |_| name.clone()),
-            "host": host,
-            "copies": copies,
-            "archived": is_archived,
-            "bytes": bytes,
-        }));
-        let node = holder.map_or("-".to_owned(), |node| node.to_string());
-        let name = holder.map_or(String::new(), |_| shown(name.as_deref()));
-        let mut copies: Vec<String> = copies.iter().map(|name| shown(name.as_deref())).collect();
-        copies.extend(is_archived.then(|| "archive".to_owned()));
-        let copies = if copies.is_empty() { "-".to_owned() } else { copies.join(",") };
-        table.row(vec![path, node, name, host, copies, human_bytes(bytes)]);
-    }
-    match (arguments.json, arguments.hosts) {
-        (true, _) => output::json(&json!(rows)),
-        (_, true) => tell_hosts(&map, &nodes),
-        _ => output::print(&table.render()),
     }
     Ok(())
 }

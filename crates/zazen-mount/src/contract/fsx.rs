@@ -8,8 +8,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// The longest file.
-const BYTES_MAX: u64 = 256 << 10;
+/// The longest file, where nothing else is said.
+pub const BYTES_MAX: u64 = 256 << 10;
 /// The longest read or write.
 const IO_MAX: u64 = 64 << 10;
 
@@ -22,6 +22,8 @@ pub struct Work {
     pub seed: u64,
     /// How many.
     pub operations: u64,
+    /// The longest file.
+    pub bytes_max: u64,
     /// Also map the file into memory (through one mount only, mappings are coherent).
     pub map: bool,
 }
@@ -31,6 +33,7 @@ struct Run {
     expected: Vec<u8>,
     random: Random,
     log: Vec<String>,
+    bytes_max: u64,
 }
 
 /// Does the work. The error says which operation of which seed went wrong, and the last ones.
@@ -41,7 +44,8 @@ pub fn run(work: &Work) -> Result<(), String> {
     };
     let files = work.paths.iter().map(open).collect::<Result<Vec<File>, String>>()?;
     files[0].set_len(0).map_err(|error| error.to_string())?;
-    let mut run = Run { files, expected: Vec::new(), random: Random::new(work.seed), log: Vec::new() };
+    let (random, bytes_max) = (Random::new(work.seed), work.bytes_max.max(IO_MAX + 1));
+    let mut run = Run { files, expected: Vec::new(), random, log: Vec::new(), bytes_max };
     for number in 0..work.operations {
         // Also the way of a file that is opened and closed again and again.
         if run.random.below(1000) == 0 {
@@ -63,8 +67,8 @@ impl Run {
         let which = self.random.below(self.files.len() as u64) as usize;
         let size = self.expected.len() as u64;
         let kind = self.random.below(if map { 10 } else { 8 });
-        let offset = self.random.below(BYTES_MAX);
-        let bytes = 1 + self.random.below(IO_MAX.min(BYTES_MAX - offset));
+        let offset = self.random.below(self.bytes_max);
+        let bytes = 1 + self.random.below(IO_MAX.min(self.bytes_max - offset));
         self.log.push(format!("{number}: kind {kind} through {which} at {offset} for {bytes} (size {size})"));
         let failed = |what: &str, error: std::io::Error| format!("{what}: {error}");
         let file = &self.files[which];
@@ -100,7 +104,7 @@ impl Run {
                 }
             }
             6 => {
-                let to = self.random.below(BYTES_MAX - bytes);
+                let to = self.random.below(self.bytes_max - bytes);
                 if offset + bytes <= size && (to + bytes <= offset || offset + bytes <= to) {
                     let copied = copy(file, offset, to, bytes).map_err(|error| failed("copy", error))?;
                     // A kernel copies up to the length that it keeps, which another mount may have

@@ -39,23 +39,7 @@ struct Life {
 
 fn attributes(kind: Kind) -> Attributes {
     let place = Place { holder: NodeNo(2), generation: 1, writing: true, copies: Vec::new() };
-    Attributes {
-        id: FILE,
-        kind,
-        mode: 0o644,
-        uid: 0,
-        gid: 0,
-        links: 1,
-        bytes: 0,
-        blocks: 0,
-        accessed_ns: 0,
-        modified_ns: 0,
-        changed_ns: 0,
-        created_ns: 0,
-        device: 0,
-        version: 1,
-        place: (kind == Kind::File).then_some(place),
-    }
+    Attributes { mode: 0o644, place: (kind == Kind::File).then_some(place), ..Attributes::new(FILE, kind) }
 }
 
 impl Life {

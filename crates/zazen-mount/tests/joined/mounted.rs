@@ -119,6 +119,7 @@ fn bytes_are_what_was_written_also_through_two_mounts() {
                 paths: paths.iter().map(|name| path.join(name)).collect(),
                 seed,
                 operations: 2000,
+                bytes_max: fsx::BYTES_MAX,
                 map,
             };
             fsx::run(&work(&["mnt/one"], true, 11)).unwrap();

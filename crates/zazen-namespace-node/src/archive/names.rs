@@ -115,7 +115,7 @@ impl NamespaceNode {
         }
         let Ok(folders) = self.archive_folders(told) else { return REST_MIN };
         let began = Instant::now();
-        let named = Named { began, names: 0, lacking: 0, failed: 0, failure: None };
+        let named = Named { began, names: 0, lacking: 0, in_chunks: 0, failed: 0, failure: None };
         let (seen, next) = (HashMap::new(), 0);
         let (inode_of, object_of) = (HashMap::new(), HashMap::new());
         let Ok(device) = rustix::fs::fstat(&folders.root).map(|stat| stat.st_dev) else { return REST_MIN };
@@ -272,6 +272,11 @@ impl Walk<'_> {
     }
 
     fn wanted(&mut self, found: &Attributes) -> Wanted {
+        if found.chunks.is_some() {
+            // Its bytes are in many objects: the archive has no name for it.
+            self.named.in_chunks += 1;
+            return Wanted::Other;
+        }
         let wanted = match (found.kind, &found.place) {
             (Kind::Directory, _) => Wanted::Directory,
             (Kind::Symlink, _) => Wanted::Small,

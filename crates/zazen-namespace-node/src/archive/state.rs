@@ -189,6 +189,8 @@ pub(crate) struct Named {
     pub(super) names: u64,
     /// Files that have no name yet, because they are not archived yet.
     pub(super) lacking: u64,
+    /// Files that the archive does not take, because they are in chunks.
+    pub(super) in_chunks: u64,
     pub(super) failed: u64,
     pub(super) failure: Option<String>,
 }
@@ -199,6 +201,7 @@ impl Named {
             "age_s": self.began.elapsed().as_secs(),
             "names": self.names,
             "lacking": self.lacking,
+            "in_chunks": self.in_chunks,
             "failed": self.failed,
             "failure": self.failure,
         })

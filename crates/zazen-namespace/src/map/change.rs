@@ -89,19 +89,39 @@ tagged! {
     }
 }
 
+impl Change {
+    /// The end of a life, if it is one.
+    pub(crate) fn as_stop(&self) -> Option<&Stop> {
+        match self {
+            Change::Stop(stop) => Some(stop),
+            _ => None,
+        }
+    }
+}
+
 impl Map {
     /// Makes the change, with a new epoch. False if there is nothing to change, or if it came late.
     pub fn change(&mut self, change: &Change) -> bool {
         let next = Epoch(self.epoch.0 + 1);
         let changed = match change {
             Change::Enter(enter) => self.enter(enter, next),
-            Change::Stop(stop) => self.stop(stop, next),
+            Change::Stop(stop) => self.stop(std::slice::from_ref(stop), next),
             Change::Add(keep) => self.add(keep, next),
             Change::Drop(keep) => self.drop_backup(keep, next),
             Change::Hand(keep) => self.hand(keep, next),
             Change::Leave(leave) => self.leave(leave, next),
             Change::Appoint(appoint) => self.appoint(appoint),
         };
+        if changed {
+            self.epoch = next;
+        }
+        changed
+    }
+
+    /// The leases of all these nodes have ended, in one epoch. False if none of them was up.
+    pub fn stop_all(&mut self, stops: &[Stop]) -> bool {
+        let next = Epoch(self.epoch.0 + 1);
+        let changed = self.stop(stops, next);
         if changed {
             self.epoch = next;
         }
@@ -153,27 +173,48 @@ impl Map {
         true
     }
 
-    fn stop(&mut self, stop: &Stop, next: Epoch) -> bool {
-        if !self.lives(stop.node, stop.incarnation) {
-            return false;
+    fn stop(&mut self, stops: &[Stop], next: Epoch) -> bool {
+        let up: Vec<NodeNo> = stops
+            .iter()
+            .filter(|stop| self.lives(stop.node, stop.incarnation))
+            .map(|stop| stop.node)
+            .collect();
+        // All first: none of them takes over from another.
+        for node in &up {
+            self.nodes[node.0 as usize - 1].state = State::Down;
         }
-        if let Some(member) = self.nodes.get_mut(stop.node.0 as usize - 1) {
-            member.state = State::Down;
-        }
-        self.end_life(stop.node, next);
-        true
+        up.iter().for_each(|node| self.end_life(*node, next));
+        !up.is_empty()
     }
 
-    /// The node's backups take over; what it alone keeps waits for it.
+    /// A life of a node has ended; it has begun another one, unless it is down. The node's backups
+    /// take over. What it alone keeps waits for it. If all keepers of a partition are down, it is
+    /// the first one's that comes back: each of them has all that was acknowledged.
     fn end_life(&mut self, node: NodeNo, next: Epoch) {
+        let nodes = &self.nodes;
+        let is_up = |node: &NodeNo| !matches!(nodes[node.0 as usize - 1].state, State::Down | State::Gone);
         for keepers in &mut self.partitions {
-            if keepers.primary == node && !keepers.backups.is_empty() {
-                keepers.primary = keepers.backups.remove(0);
-                keepers.epoch = next;
-            } else if let Some(at) = keepers.backups.iter().position(|backup| *backup == node) {
-                keepers.backups.remove(at);
-                keepers.epoch = next;
+            let (primary, backups) = (&mut keepers.primary, &mut keepers.backups);
+            if *primary == node {
+                if let Some(at) = backups.iter().position(is_up) {
+                    *primary = backups.remove(at);
+                } else if !is_up(&node) || backups.is_empty() {
+                    continue;
+                }
+                backups.retain(is_up);
+            } else if let Some(at) = backups.iter().position(|backup| *backup == node) {
+                if is_up(primary) {
+                    backups.remove(at);
+                } else if is_up(&node) {
+                    *primary = node;
+                    backups.retain(|backup| *backup != node && is_up(backup));
+                } else {
+                    continue;
+                }
+            } else {
+                continue;
             }
+            keepers.epoch = next;
         }
     }
 

@@ -106,6 +106,50 @@ fn a_new_life_keeps_only_what_nobody_else_has() {
     assert!(!enter(&mut map, others[0], 1), "an earlier life");
 }
 
+/// A map whose partition has so many keepers, all of which stop at once.
+fn all_stopped(replicas: usize) -> (Map, u32, Vec<u32>) {
+    let (mut map, primary, others) = kept(replicas);
+    // The backups are named first: they do not go because the primary is not down yet.
+    let all = others.iter().chain([&primary]);
+    let stops: Vec<Stop> =
+        all.map(|node| Stop { node: NodeNo(*node), incarnation: Incarnation(1) }).collect();
+    assert!(map.stop_all(&stops) && !map.stop_all(&stops));
+    assert_eq!(keepers_of(&map), (primary, others.clone()));
+    (map, primary, others)
+}
+
+fn keepers_of(map: &Map) -> (u32, Vec<u32>) {
+    let keepers = &map.partitions[0];
+    (keepers.primary.0, keepers.backups.iter().map(|backup| backup.0).collect())
+}
+
+#[test]
+fn of_keepers_that_were_lost_at_once_any_is_enough() {
+    for replicas in [2, 3] {
+        for first in 0..replicas {
+            let (mut map, primary, others) = all_stopped(replicas);
+            let all = [&[primary][..], &others[..]].concat();
+            let epoch = map.partitions[0].epoch;
+            assert!(enter(&mut map, all[first], 2));
+            assert_eq!(keepers_of(&map), (all[first], vec![]));
+            assert!(map.partitions[0].epoch > epoch);
+            // The others lack what it has taken since.
+            for node in all.iter().filter(|node| **node != all[first]) {
+                assert!(enter(&mut map, *node, 2));
+                assert_eq!(keepers_of(&map), (all[first], vec![]));
+            }
+        }
+    }
+}
+
+#[test]
+fn who_is_up_takes_over_from_those_that_stop_at_once() {
+    let (mut map, primary, others) = kept(3);
+    let stop = |node| Stop { node: NodeNo(node), incarnation: Incarnation(1) };
+    assert!(map.stop_all(&[stop(others[0]), stop(primary)]));
+    assert_eq!(keepers_of(&map), (others[1], vec![]));
+}
+
 #[test]
 fn an_addition_does_not_come_after_the_drop_that_ended_it() {
     let (mut map, _, others) = kept(2);

@@ -223,4 +223,15 @@ changes! {
     Next = 22 { serial: u64, transaction: u64 }
     /// The nodes that have a full copy of a file's bytes.
     Copies = 40 { serial: u64, nodes: Vec<NodeNo> }
+    /// A file has its bytes in chunks.
+    Chunked = 41 { serial: u64, chunk_bytes: u64 }
+    /// An inode is a chunk of a file.
+    Chunk = 42 { serial: u64, file: u64, index: u64 }
+    /// The chunks of a file from one on are gone, with all that belongs to them, but for those
+    /// kept, which are in order. Their objects are in graves.
+    Cut = 43 { file: u64, first: u64, kept: Vec<u64> }
+    /// Objects of a chunk that is gone, of which these nodes were not told yet.
+    Grave = 44 { serial: u64, generation: u64, nodes: Vec<NodeNo> }
+    /// They are told.
+    Buried = 45 { serial: u64 }
 }

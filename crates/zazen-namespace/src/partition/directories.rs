@@ -10,8 +10,8 @@ use super::permission::{self, READ, SEARCH, WRITE};
 use super::transaction::Transaction;
 use crate::attributes::Kind;
 use crate::operation::{
-    ARCHIVE_WANTED, Answer, At, COPIES_WANTED, Create, CreateMany, Entry, Grant, Link, Listed, Listing,
-    MANY_MAX, MakeDirectory, ManyCreated, Mode, ReadDirectory, Rename, Request, TARGET_BYTES_MAX,
+    ARCHIVE_WANTED, Answer, At, CHUNK_MIB_MAX, COPIES_WANTED, Create, CreateMany, Entry, Grant, Link, Listed,
+    Listing, MANY_MAX, MakeDirectory, ManyCreated, Mode, ReadDirectory, Rename, Request, TARGET_BYTES_MAX,
 };
 use crate::{Errno, InodeId, PartitionNo};
 
@@ -26,7 +26,7 @@ impl Partition {
         let here = id.partition() == self.number();
         // A bucket that is gone: its directory is not split any more, or was removed.
         let missing = if id.is_bucket() { Errno::ESTALE } else { Errno::ENOENT };
-        let inode = self.tables.inodes.get(id.serial()).filter(|_| here).ok_or(missing)?;
+        let inode = self.tables.row(id.serial()).filter(|_| here).ok_or(missing)?;
         if !inode.is_directory() {
             return Err(Errno::ENOTDIR);
         }
@@ -48,8 +48,10 @@ impl Partition {
         self.not_frozen(at.directory)?;
         permission::check(call.caller, self.directory(at.directory)?, SEARCH)?;
         let name = at.name.as_bytes();
-        let (_, entry) = self.tables.entries.find(at.directory, name).ok_or(Errno::ENOENT)?;
+        // A name that is being made may be the last one of its inode: who links it holds the inode
+        // already, so others may have removed the inode's other names.
         self.not_held((at.directory, name))?;
+        let (_, entry) = self.tables.entries.find(at.directory, name).ok_or(Errno::ENOENT)?;
         Ok(Answer::Entry(self.entry(entry.id, entry.kind())))
     }
 
@@ -98,7 +100,8 @@ impl Partition {
         permission::check(call.caller, &directory, WRITE)?;
         let place = self.unreserved(create.directory, name, place).ok_or(Errno::ENOSPC)?;
         let open = create.open.as_ref();
-        let id = self.make(call, &directory, create, place, open.is_some_and(|mode| mode.write));
+        let placed = open.is_some_and(|mode| mode.write) && !wants_chunks(create.chunk_mib);
+        let id = self.make(call, &directory, create, place, placed);
         if create.kind == Kind::Symlink {
             self.change(&Change::LinkTarget { serial: id.serial(), target: &create.target });
         }
@@ -149,6 +152,7 @@ impl Partition {
         self.change(&Change::Enter { directory: create.directory.0, place, id, kind, name });
         if create.kind == Kind::File {
             self.wish(serial, create.copies, create.archived);
+            self.wish_chunks(serial, create.chunk_mib);
         }
         let serial = create.directory.serial();
         self.change(&Change::Touch { serial, now_ns: call.now_ns, entries: 1, links: 0 });
@@ -172,7 +176,7 @@ impl Partition {
 
     /// Makes many empty files in one directory.
     pub(super) fn create_many(&mut self, call: &Asking<'_>, many: &CreateMany) -> Answered {
-        if many.names.len() > MANY_MAX {
+        if many.names.len() > MANY_MAX || many.chunk_mib.is_some_and(|mib| mib > CHUNK_MIB_MAX) {
             return Err(Errno::EINVAL.into());
         }
         self.not_frozen(many.directory)?;
@@ -213,6 +217,7 @@ impl Partition {
             let id = InodeId::new(self.number(), serial);
             self.change(&Change::Enter { directory: many.directory.0, place, id, kind, name });
             self.wish(serial, many.copies, many.archived);
+            self.wish_chunks(serial, many.chunk_mib);
             results.push((id, None));
         }
         let made = results.iter().filter(|(_, errno)| errno.is_none()).count() as i64;
@@ -385,7 +390,8 @@ fn check_new(call: &Asking<'_>, create: &Create) -> Result<(), Errno> {
     let (is_link, is_file) = (create.kind == Kind::Symlink, create.kind == Kind::File);
     let odd = create.kind == Kind::Directory
         || (!is_link && !create.target.is_empty())
-        || (!is_file && create.open.is_some());
+        || (!is_file && (create.open.is_some() || wants_chunks(create.chunk_mib)))
+        || create.chunk_mib.is_some_and(|mib| mib > CHUNK_MIB_MAX);
     if odd {
         return Err(Errno::EINVAL);
     }
@@ -400,6 +406,11 @@ fn check_new(call: &Asking<'_>, create: &Create) -> Result<(), Errno> {
         return Err(Errno::EPERM);
     }
     if !device && create.device != 0 { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+/// Whether a new file gets chunks.
+fn wants_chunks(mib: Option<u32>) -> bool {
+    mib.is_some_and(|mib| mib > 0)
 }
 
 /// Modes for opening: at least one of reading and writing, or nothing can be done with it.

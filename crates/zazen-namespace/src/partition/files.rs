@@ -1,6 +1,7 @@
 //! Opening, committing and closing files.
 
 use super::change::Change;
+use super::chunks::LONG_AGO_NS;
 use super::directories::check_mode;
 use super::event::Action;
 use super::inode::Inode;
@@ -24,7 +25,7 @@ impl Partition {
     pub(super) fn open_inode(&mut self, call: &Asking<'_>, id: InodeId, mode: &Mode) -> Answered {
         check_mode(mode)?;
         let serial = id.serial();
-        let mut inode = *self.tables.inodes.get(serial).ok_or(Errno::ESTALE)?;
+        let mut inode = *self.tables.row(serial).ok_or(Errno::ESTALE)?;
         let writes = mode.write || mode.truncate;
         match inode.kind {
             Kind::File => {}
@@ -35,6 +36,10 @@ impl Partition {
         }
         let bits = if mode.read { READ } else { 0 } | if writes { WRITE } else { 0 };
         permission::check(call.caller, &inode, bits)?;
+        let is_chunked = self.is_chunked(serial);
+        if is_chunked && !call.knows_chunks {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
         let before = inode;
         if mode.truncate {
             self.truncate(call, id, &mut inode);
@@ -43,12 +48,17 @@ impl Partition {
             // A copy that is being made counts no more: see `copied`.
             inode.version = inode.version.wrapping_add(1);
         }
-        if mode.write && inode.generation == 0 {
+        if mode.write && inode.generation == 0 && !is_chunked {
             (inode.holder_or_device, inode.generation) = (call.place.0, self.next_generation(0));
         }
         if inode != before {
             inode.version = inode.version.wrapping_add(1);
             self.change(&Change::Put { serial, inode });
+        }
+        if mode.truncate {
+            self.cut_chunks(serial, 0);
+            self.forget_explicit_time(serial);
+            self.chunk_changed(call, serial, call.now_ns);
         }
         self.add_open(call, serial, mode);
         let attributes = self.attributes(id).ok_or(Errno::ESTALE)?;
@@ -91,7 +101,7 @@ impl Partition {
     /// Takes what the holder says of a file's bytes.
     pub(super) fn commit(&mut self, call: &Asking<'_>, commit: &Commit) -> Answered {
         let serial = commit.id.serial();
-        let mut inode = *self.tables.inodes.get(serial).ok_or(Errno::ESTALE)?;
+        let mut inode = *self.tables.row(serial).ok_or(Errno::ESTALE)?;
         let is_its = inode.place() == Some((call.node, commit.generation));
         if !is_its && !self.has(Planted::CommitAnyGeneration) {
             return Err(Errno::ESTALE.into());
@@ -99,6 +109,7 @@ impl Partition {
         if commit.bytes > i64::MAX as u64 {
             return Err(Errno::EFBIG.into());
         }
+        self.fits_chunk(serial, commit.bytes)?;
         let before = inode;
         (inode.bytes, inode.blocks_or_parent) = (commit.bytes, commit.blocks);
         let set_later = self.tables.times_set.get(&serial).is_some_and(|set| *set >= commit.modified_ns);
@@ -113,6 +124,7 @@ impl Partition {
             inode.changed_ns = call.now_ns;
             inode.version = inode.version.wrapping_add(1);
             self.change(&Change::Put { serial, inode });
+            self.chunk_changed(call, serial, inode.modified_ns);
         }
         Ok(Answer::Done)
     }
@@ -121,6 +133,8 @@ impl Partition {
     pub(super) fn release(&mut self, call: &Asking<'_>, release: &Release) -> Answered {
         let serial = release.id.serial();
         let key = (serial, call.node, call.incarnation);
+        // What is open of a chunk ends with the chunk.
+        self.tables.row(serial).ok_or(Errno::EBADF)?;
         let opens = self.tables.opens.get(&key).copied().ok_or(Errno::EBADF)?;
         let readers = opens.readers.checked_sub(release.readers).ok_or(Errno::EBADF)?;
         let writers = opens.writers.checked_sub(release.writers).ok_or(Errno::EBADF)?;
@@ -149,24 +163,47 @@ impl Partition {
             }
         }
         self.forget_time_set(serial);
-        let Some(inode) = self.tables.inodes.get(serial).copied() else { return };
+        let Some(inode) = self.tables.row(serial).copied() else { return };
         if inode.links == 0 && self.tables.opens_of(serial).next().is_none() {
             self.drop_inode(InodeId::new(self.number(), serial), &inode);
+        }
+    }
+
+    /// Somebody set the time of modification: it holds against the writes before.
+    pub(super) fn note_explicit_time(&mut self, call: &Asking<'_>, serial: u64) {
+        let until_ns = match (self.is_written(serial), self.is_chunked(serial)) {
+            (true, _) => call.now_ns,
+            // Later writes of chunks may be told in any order: the first of them ends it.
+            (false, true) => LONG_AGO_NS,
+            (false, false) => return,
+        };
+        self.change(&Change::TimeSet { serial, until_ns: Some(until_ns) });
+    }
+
+    /// The time of modification of a file of chunks is that of a change of its bytes again.
+    pub(super) fn forget_explicit_time(&mut self, serial: u64) {
+        if self.is_chunked(serial) && self.tables.times_set.contains_key(&serial) {
+            self.change(&Change::TimeSet { serial, until_ns: None });
         }
     }
 
     /// An explicit modification time holds against the writes before it, until the last writer
     /// ends.
     fn forget_time_set(&mut self, serial: u64) {
-        let written = self.tables.opens_of(serial).any(|(_, _, opens)| opens.writers > 0);
-        if !written && self.tables.times_set.contains_key(&serial) {
-            self.change(&Change::TimeSet { serial, until_ns: None });
+        let Some(set_ns) = self.tables.times_set.get(&serial).copied() else { return };
+        if self.is_written(serial) {
+            return;
+        }
+        let until_ns = self.is_chunked(serial).then_some(LONG_AGO_NS);
+        if until_ns != Some(set_ns) {
+            self.change(&Change::TimeSet { serial, until_ns });
         }
     }
 
     /// Removes an inode, and tells the nodes that have its bytes.
     pub(super) fn drop_inode(&mut self, id: InodeId, inode: &Inode) {
         let copies = self.tables.copies.get(&id.serial()).cloned().unwrap_or_default();
+        self.drop_chunks(id.serial());
         self.change(&Change::Drop { serial: id.serial() });
         if let Some((holder, generation)) = inode.place() {
             self.drop_objects(id, generation, copies.into_iter().chain([holder]));
@@ -181,7 +218,7 @@ impl Partition {
 
     /// The copies of a file are not its bytes any more; which nodes had them. They are told
     /// nothing: the next copy replaces theirs, and a message that comes late would end that one.
-    fn forget_copies(&mut self, serial: u64) -> Vec<NodeNo> {
+    pub(super) fn forget_copies(&mut self, serial: u64) -> Vec<NodeNo> {
         let copies = self.tables.copies.get(&serial).cloned().unwrap_or_default();
         if !copies.is_empty() {
             self.change(&Change::Copies { serial, nodes: Vec::new() });
@@ -190,7 +227,7 @@ impl Partition {
     }
 
     fn is_written(&self, serial: u64) -> bool {
-        self.tables.opens_of(serial).any(|(_, _, opens)| opens.writers > 0)
+        self.tables.is_written(serial)
     }
 
     /// Takes the holder's word for which nodes have a copy.
@@ -199,7 +236,7 @@ impl Partition {
     /// since the version was asked for is what the file has now.
     pub(super) fn copied(&mut self, call: &Asking<'_>, copied: &Copied) -> Answered {
         let serial = copied.id.serial();
-        let inode = *self.tables.inodes.get(serial).ok_or(Errno::ESTALE)?;
+        let inode = *self.tables.row(serial).ok_or(Errno::ESTALE)?;
         let same = inode.place() == Some((call.node, copied.generation)) && inode.version == copied.version;
         if !same || self.is_written(serial) {
             return Err(Errno::ESTALE.into());
@@ -228,7 +265,7 @@ impl Partition {
     /// holder.
     pub(super) fn take_over(&mut self, call: &Asking<'_>, take: &TakeOver) -> Answered {
         let serial = take.id.serial();
-        let mut inode = *self.tables.inodes.get(serial).ok_or(Errno::ESTALE)?;
+        let mut inode = *self.tables.row(serial).ok_or(Errno::ESTALE)?;
         let Some((holder, generation)) = inode.place() else { return Err(Errno::ESTALE.into()) };
         if holder == call.node && generation == take.generation {
             return Ok(Answer::Done);

@@ -33,6 +33,26 @@ pub(super) struct Inode {
 }
 
 impl Inode {
+    /// The row of an inode of root without rights and bytes, with one name, that is made now.
+    pub(super) fn new(kind: Kind, now_ns: i64) -> Inode {
+        Inode {
+            kind,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            links: 1,
+            holder_or_device: 0,
+            bytes: 0,
+            blocks_or_parent: 0,
+            accessed_ns: now_ns,
+            modified_ns: now_ns,
+            changed_ns: now_ns,
+            created_ns: now_ns,
+            version: 1,
+            generation: 0,
+        }
+    }
+
     /// Whether it is a directory.
     pub(super) fn is_directory(&self) -> bool {
         self.kind == Kind::Directory
@@ -147,22 +167,7 @@ mod tests {
     use super::*;
 
     fn inode(links: u32) -> Inode {
-        Inode {
-            kind: Kind::File,
-            mode: 0,
-            uid: 0,
-            gid: 0,
-            links,
-            holder_or_device: 0,
-            bytes: 0,
-            blocks_or_parent: 0,
-            accessed_ns: 0,
-            modified_ns: 0,
-            changed_ns: 0,
-            created_ns: 0,
-            version: 0,
-            generation: 0,
-        }
+        Inode { links, ..Inode::new(Kind::File, 0) }
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl Partition {
     /// Changes attributes.
     pub(super) fn set_attributes(&mut self, call: &Asking<'_>, set: &SetAttributes) -> Answered {
         let serial = set.id.serial();
-        let before = *self.tables.inodes.get(serial).ok_or(Errno::ESTALE)?;
+        let before = *self.tables.row(serial).ok_or(Errno::ESTALE)?;
         let mut inode = before;
         set_owner(call.caller, set, &before, &mut inode)?;
         self.set_length(call, set, &before, &mut inode)?;
@@ -47,9 +47,17 @@ impl Partition {
         inode.changed_ns = call.now_ns;
         inode.version = inode.version.wrapping_add(1);
         self.change(&Change::Put { serial, inode });
-        let written = || self.tables.opens_of(serial).any(|(_, _, opens)| opens.writers > 0);
-        if set.modified_ns.is_some() && written() {
-            self.change(&Change::TimeSet { serial, until_ns: Some(call.now_ns) });
+        if let Some(bytes) = set.bytes {
+            self.cut_chunks(serial, bytes);
+            self.forget_explicit_time(serial);
+        }
+        if inode.bytes != before.bytes && self.tables.chunks.file_of(serial).is_some() {
+            // A copy would bring back what its holder has cut.
+            self.forget_copies(serial);
+            self.chunk_changed(call, serial, inode.modified_ns);
+        }
+        if set.modified_ns.is_some() {
+            self.note_explicit_time(call, serial);
         }
         self.found(set.id)
     }
@@ -73,6 +81,10 @@ impl Partition {
         if bytes > i64::MAX as u64 {
             return Err(Errno::EFBIG);
         }
+        self.fits_chunk(set.id.serial(), bytes)?;
+        if self.is_chunked(set.id.serial()) && !call.knows_chunks {
+            return Err(Errno::EOPNOTSUPP);
+        }
         inode.bytes = bytes;
         if bytes == 0 {
             inode.blocks_or_parent = 0;
@@ -92,7 +104,7 @@ impl Partition {
 
     /// The target of a symbolic link.
     pub(super) fn read_link(&self, id: InodeId) -> Answered {
-        let inode = self.tables.inodes.get(id.serial()).ok_or(Errno::ESTALE)?;
+        let inode = self.tables.row(id.serial()).ok_or(Errno::ESTALE)?;
         if inode.kind != Kind::Symlink {
             return Err(Errno::EINVAL.into());
         }
@@ -103,8 +115,9 @@ impl Partition {
     /// Sets or removes an extended attribute.
     pub(super) fn set_xattr(&mut self, call: &Asking<'_>, set: &SetXattr) -> Answered {
         let (serial, name) = (set.id.serial(), set.name.as_bytes());
-        let mut inode = *self.tables.inodes.get(serial).ok_or(Errno::ESTALE)?;
+        let mut inode = *self.tables.row(serial).ok_or(Errno::ESTALE)?;
         check_xattr(call.caller, &inode, name, WRITE)?;
+        let begins_chunks = self.check_chunk_wish(&inode, set)?;
         let key = (serial, Box::from(name));
         let before = self.tables.xattrs.get(&key).map(|value| value.len());
         if (set.replace || set.value.is_none()) && before.is_none() {
@@ -122,6 +135,9 @@ impl Partition {
             }
         }
         self.change(&Change::Xattr { serial, name, value: set.value.as_deref() });
+        if let Some(chunk_bytes) = begins_chunks {
+            self.change(&Change::Chunked { serial, chunk_bytes });
+        }
         inode.changed_ns = call.now_ns;
         inode.version = inode.version.wrapping_add(1);
         self.change(&Change::Put { serial, inode });
@@ -130,8 +146,12 @@ impl Partition {
 
     /// The value of an extended attribute.
     pub(super) fn get_xattr(&self, call: &Asking<'_>, get: &GetXattr) -> Answered {
-        let inode = self.tables.inodes.get(get.id.serial()).ok_or(Errno::ESTALE)?;
+        let inode = self.tables.row(get.id.serial()).ok_or(Errno::ESTALE)?;
         check_xattr(call.caller, inode, get.name.as_bytes(), READ)?;
+        if let Some((file, _)) = self.tables.chunks.file_of(get.id.serial()) {
+            let bytes = self.wish_of_chunk(file, get.name.as_bytes()).ok_or(Errno::ENODATA)?;
+            return Ok(Answer::Bytes(Bytes { bytes }));
+        }
         let key = (get.id.serial(), Box::from(get.name.as_bytes()));
         let value = self.tables.xattrs.get(&key).ok_or(Errno::ENODATA)?;
         Ok(Answer::Bytes(Bytes { bytes: value.to_vec() }))
@@ -139,7 +159,7 @@ impl Partition {
 
     /// The names of an inode's extended attributes; those that only root may see, for root only.
     pub(super) fn list_xattr(&self, call: &Asking<'_>, id: InodeId) -> Answered {
-        self.tables.inodes.get(id.serial()).ok_or(Errno::ESTALE)?;
+        self.tables.row(id.serial()).ok_or(Errno::ESTALE)?;
         let names = self.tables.xattrs_of(id.serial()).map(|(name, _)| name);
         let seen = names.filter(|name| call.caller.uid == 0 || !name.starts_with(b"trusted."));
         let names = seen.filter_map(|name| Name::new(name).ok()).collect();

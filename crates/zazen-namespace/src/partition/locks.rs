@@ -18,7 +18,7 @@ impl Partition {
     /// Takes, frees or tests a lock. Never waits.
     pub(super) fn lock(&mut self, call: &Asking<'_>, lock: &Lock) -> Answered {
         let serial = lock.id.serial();
-        let inode = *self.tables.inodes.get(serial).ok_or(Errno::ESTALE)?;
+        let inode = *self.tables.row(serial).ok_or(Errno::ESTALE)?;
         if lock.start > lock.end {
             return Err(Errno::EINVAL.into());
         }

@@ -100,6 +100,8 @@ pub(super) struct Asking<'a> {
     pub(super) place: NodeNo,
     pub(super) incarnation: Incarnation,
     pub(super) caller: &'a Credentials,
+    /// The asking node knows files of chunks.
+    pub(super) knows_chunks: bool,
 }
 
 /// Why an operation has no answer yet, or is refused.
@@ -152,7 +154,7 @@ impl Partition {
 
     /// How many inodes the partition keeps.
     pub fn inodes(&self) -> u64 {
-        self.tables.inodes.count()
+        self.tables.inodes.count() - self.tables.chunks.gone_count()
     }
 
     /// How many entries of directories the partition keeps.
@@ -181,6 +183,7 @@ impl Partition {
             }
             self.wake(now_ns);
         }
+        self.bury();
         if !self.record.is_empty() {
             let record = std::mem::replace(&mut self.record, Writer::with_capacity(RECORD_BYTES));
             actions.push(Action::Log(record.into_bytes()));
@@ -312,6 +315,7 @@ impl Partition {
             place: request.place.unwrap_or(request.node),
             incarnation: request.incarnation,
             caller: &request.credentials,
+            knows_chunks: request.knows_chunks == Some(true),
         };
         match self.operate(&call, &request) {
             Ok(answer) => self.finish(now_ns, Some(token), &request, answer),
@@ -352,16 +356,23 @@ impl Partition {
             Operation::Parent(inode) => self.parent(inode.id),
             Operation::Copied(copied) => self.copied(call, copied),
             Operation::TakeOver(take) => self.take_over(call, take),
+            Operation::OpenChunk(open) => self.open_chunk(call, open),
+            Operation::Chunks(list) => self.list_chunks(list),
+            Operation::Append(append) => self.append(call, append),
         }
     }
 
     /// Answers a request, and keeps the answer if the request may not be executed twice.
     pub(super) fn finish(&mut self, now_ns: i64, token: Option<u64>, request: &Request, answer: Answer) {
-        let keeps = !request.operation.only_reads() && !self.plants(Mutant::ForgetsAnswers);
-        // A lock that was not given changed nothing. Whoever waits for one asks again and again,
-        // and that shall not fill the log: the answer is kept in memory only.
+        let forgets = self.plants(Mutant::ForgetsAnswers)
+            || self.has(Planted::AppendTwice) && matches!(request.operation, Operation::Append(_));
+        let keeps = !request.operation.only_reads() && !forgets;
+        // A lock that was not given changed nothing, and neither did a look at a chunk that is not
+        // there. Whoever waits for one, or reads a hole, asks again and again, and that shall not
+        // fill the log: the answer is kept in memory only.
         let refuses = matches!(answer, Answer::Blocking(_) | Answer::Refused(_));
-        if keeps && refuses && matches!(request.operation, Operation::Lock(_)) {
+        let asks_often = matches!(request.operation, Operation::Lock(_) | Operation::OpenChunk(_));
+        if keeps && refuses && asks_often {
             self.keep_unchanged(request, &answer);
         } else if keeps && !self.is_gone(request.node, request.incarnation) {
             let row = self.tables.clients.get(&request.client);
@@ -411,12 +422,11 @@ impl Partition {
             Answer::Entry(Entry { id, kind, .. }) if id.partition() == self.number() => {
                 Saved::Entry(SavedEntry { id: *id, kind: *kind })
             }
-            Answer::Grant(Grant { attributes, created: false }) => {
+            // Who asks again for a chunk that is gone by then may make it anew.
+            Answer::Grant(Grant { attributes, created }) if !created || attributes.chunk_of.is_some() => {
                 Saved::Grant(SavedInode { id: attributes.id })
             }
-            Answer::Grant(Grant { attributes, created: true }) => {
-                Saved::GrantCreated(SavedInode { id: attributes.id })
-            }
+            Answer::Grant(Grant { attributes, .. }) => Saved::GrantCreated(SavedInode { id: attributes.id }),
             Answer::Found(Found { attributes }) => Saved::Found(SavedInode { id: attributes.id }),
             Answer::Created(ManyCreated { results }) => {
                 Saved::Created(SavedMany { results: results.clone() })
@@ -461,7 +471,7 @@ impl Partition {
         if id.partition() != self.number() {
             return None;
         }
-        let inode = self.tables.inodes.get(id.serial())?;
+        let inode = self.tables.row(id.serial())?;
         let is_split = self.tables.splits.contains_key(&id.serial());
         let elsewhere = is_split.then(Place::nowhere);
         let place = inode.place().map(|(holder, generation)| Place {
@@ -475,6 +485,12 @@ impl Partition {
             crate::Kind::CharDevice | crate::Kind::BlockDevice => inode.holder_or_device,
             _ => 0,
         };
+        let chunks = self.tables.chunks.of_file(id.serial());
+        let blocks = match (inode.is_directory(), chunks) {
+            (true, _) => 0,
+            (false, None) => inode.blocks_or_parent,
+            (false, Some(chunks)) => chunks.blocks(),
+        };
         Some(Attributes {
             id,
             kind: inode.kind,
@@ -482,8 +498,8 @@ impl Partition {
             uid: inode.uid,
             gid: inode.gid,
             links: inode.links,
-            bytes: inode.bytes,
-            blocks: if inode.is_directory() { 0 } else { inode.blocks_or_parent },
+            bytes: self.tables.length_of(id.serial(), inode),
+            blocks,
             accessed_ns: inode.accessed_ns,
             modified_ns: inode.modified_ns,
             changed_ns: inode.changed_ns,
@@ -491,6 +507,8 @@ impl Partition {
             device,
             version: inode.version,
             place,
+            chunks: self.shown_chunks(id.serial()),
+            chunk_of: self.shown_chunk_of(id.serial()),
         })
     }
 

@@ -30,11 +30,11 @@
 //!
 //! - **Numbers.** Requests that change something (`Create`, `CreateMany`, `MakeDirectory`,
 //!   `Unlink`, `RemoveDirectory`, `Rename`, `Link`, `Open`, `SetAttributes`, `Commit`, `Release`,
-//!   `SetXattr`, `Lock`) are executed once for a (client, number), and a repeated one gets its
-//!   first answer. Attributes within that answer may be newer. A number below the client's `oldest`
-//!   is refused with `EIO`. A `Lock` that is not given changes nothing: its answer is kept in the
-//!   primary's memory only. A request of a life of a node that has ended is answered with
-//!   `Answer::Ended`: what that life was answered before is forgotten.
+//!   `SetXattr`, `Lock`, `OpenChunk`, `Append`) are executed once for a (client, number), and a
+//!   repeated one gets its first answer. Attributes within that answer may be newer. A number below
+//!   the client's `oldest` is refused with `EIO`. A `Lock` or a chunk that is not given changes
+//!   nothing: its answer is kept in the primary's memory only. A request of a life of a node that
+//!   has ended is answered with `Answer::Ended`: what that life was answered before is forgotten.
 //! - **Inodes elsewhere.** `Create` with `open` of an existing name whose inode another partition
 //!   keeps is answered with `Answer::Entry` without attributes: the client opens that inode by
 //!   `Open`.
@@ -48,11 +48,19 @@
 //! - **`Commit`** needs no permission bits: the asking node must be the holder in that generation.
 //!   It sets the modification time to what the holder says, unless somebody set it explicitly since
 //!   then. If its caller is not root and the file has changed, set-user-id and set-group-id go.
+//! - **Chunks.** A file of chunks has no place, and is opened as any file; its bytes are in chunks,
+//!   which are opened by `OpenChunk` and committed and closed as files are. Programs never get a
+//!   chunk's number: it belongs to root, without permission bits. A length that `SetAttributes`
+//!   sets, or an open with `truncate`, ends the chunks behind it that no node has open. The client
+//!   then lists `Chunks` from the length on, and has the holder of each cut it, and commit that,
+//!   before it goes on. So bytes that were cut are zeros for whoever asks after that.
 //! - **Rights of a transaction** are judged when its name is held. A change of the directory's
 //!   rights meanwhile is for later operations.
 //! - **A directory may be opened** for reading: it then stays, without entries, when it is removed.
 
 mod change;
+mod chunk_table;
+mod chunks;
 mod directories;
 mod drive;
 mod entry;

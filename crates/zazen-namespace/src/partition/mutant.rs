@@ -53,4 +53,10 @@ mutants! {
     DropsFullBuckets,
     /// A bucket keeps the rights that it was made with.
     ForgetsRights,
+    /// A cut leaves a chunk behind the new length.
+    CutsLess,
+    /// A cut ends chunks that nodes have open.
+    CutsOpenChunks,
+    /// Two appends get the same range.
+    AppendsOverlap,
 }

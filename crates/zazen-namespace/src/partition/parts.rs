@@ -60,7 +60,7 @@ impl Partition {
     }
 
     fn inode(&self, id: InodeId) -> Result<Inode, Errno> {
-        self.tables.inodes.get(id.serial()).copied().ok_or(Errno::ESTALE)
+        self.tables.row(id.serial()).copied().ok_or(Errno::ESTALE)
     }
 
     fn part_hold(&mut self, id: TransactionId, hold: &Hold) -> PeerBody {
@@ -182,20 +182,12 @@ impl Partition {
     fn part_make_child(&mut self, now_ns: i64, make: &MakeChild) -> Executed {
         let serial = self.tables.next_serial;
         let inode = Inode {
-            kind: Kind::Directory,
             mode: make.mode as u16 & 0o7777,
             uid: make.uid,
             gid: make.gid,
             links: 2,
-            holder_or_device: 0,
-            bytes: 0,
             blocks_or_parent: make.parent.0,
-            accessed_ns: now_ns,
-            modified_ns: now_ns,
-            changed_ns: now_ns,
-            created_ns: now_ns,
-            version: 1,
-            generation: 0,
+            ..Inode::new(Kind::Directory, now_ns)
         };
         self.change(&Change::Put { serial, inode });
         let id = InodeId::new(self.number(), serial);
@@ -244,7 +236,7 @@ impl Partition {
         if inode.is_directory() {
             return Err(Errno::EPERM);
         }
-        if inode.links == 0 {
+        if inode.links == 0 || self.tables.chunks.file_of(link.id.serial()).is_some() {
             return Err(Errno::ENOENT);
         }
         if inode.links >= self.settings.links_max {

@@ -6,7 +6,7 @@
 //! message.
 
 use crate::attributes::{Attributes, Kind};
-use crate::operation::Last;
+use crate::last::Last;
 use crate::tagged::tagged;
 use crate::{Errno, InodeId, Name, PartitionNo};
 use zazen_core::Credentials;

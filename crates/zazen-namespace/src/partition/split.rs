@@ -41,6 +41,7 @@ fn own_request(operation: Operation) -> Request {
         credentials: Credentials { uid: 0, gid: 0, groups: Vec::new() },
         operation,
         place: None,
+        knows_chunks: None,
     }
 }
 
@@ -79,7 +80,7 @@ impl Partition {
     /// Splits a directory that has grown, when there is nothing else to do with it.
     pub(super) fn watch_size(&mut self, id: InodeId) {
         let grown = |row: &Inode| row.bytes >= u64::from(self.settings.split_entries.max(1));
-        let is_grown = self.tables.inodes.get(id.serial()).is_some_and(grown);
+        let is_grown = self.tables.row(id.serial()).is_some_and(grown);
         if is_grown && !id.is_bucket() && self.buckets_count() > 1 {
             self.waiting.grown.insert(id);
         }
@@ -131,7 +132,7 @@ impl Partition {
     pub(super) fn next_part(&self, transaction: &Transaction) -> Option<Part> {
         let Next::Ask(part) = transaction.next() else { return None };
         let (Part::MakeBucket(make), Some(spread)) = (&part, &transaction.spread) else { return Some(part) };
-        let row = self.tables.inodes.get(make.directory.serial())?;
+        let row = self.tables.row(make.directory.serial())?;
         let (count, at) = (spread.count.max(1) as usize, spread.at as usize);
         let before = first_place_of(at, count).saturating_sub(1);
         let entries = self.tables.entries.behind(make.directory, before);
@@ -201,7 +202,7 @@ impl Partition {
         id: TransactionId,
         remove: &Remove,
     ) -> Option<Result<PeerBody, Errno>> {
-        let row = self.tables.inodes.get(remove.id.serial())?;
+        let row = self.tables.row(remove.id.serial())?;
         if remove.owner.is_some_and(|owner| owner != row.uid) {
             return Some(Err(Errno::EPERM));
         }
@@ -229,20 +230,15 @@ impl Partition {
         let serial = self.tables.next_serial | BUCKET;
         let directories = make.entries.iter().filter(|moving| moving.target.is_directory()).count();
         let inode = Inode {
-            kind: Kind::Directory,
             mode: make.mode as u16 & 0o7777,
             uid: make.uid,
             gid: make.gid,
             links: 2 + directories as u32,
-            holder_or_device: 0,
             bytes: make.entries.len() as u64,
             blocks_or_parent: make.directory.0,
-            accessed_ns: make.modified_ns,
-            modified_ns: make.modified_ns,
-            changed_ns: make.modified_ns,
             created_ns: now_ns,
             version: 0,
-            generation: 0,
+            ..Inode::new(Kind::Directory, make.modified_ns)
         };
         self.change(&Change::Put { serial, inode });
         let id = InodeId::new(self.number(), serial);
@@ -257,7 +253,7 @@ impl Partition {
 
     pub(super) fn part_set_rights(&mut self, now_ns: i64, set: &SetRights) -> Result<PeerBody, Errno> {
         let serial = set.id.serial();
-        let mut inode = self.tables.inodes.get(serial).copied().ok_or(Errno::ESTALE)?;
+        let mut inode = self.tables.row(serial).copied().ok_or(Errno::ESTALE)?;
         (inode.mode, inode.uid, inode.gid) = (set.mode as u16 & 0o7777, set.uid, set.gid);
         inode.modified_ns = set.modified_ns.unwrap_or(inode.modified_ns);
         inode.changed_ns = now_ns;
@@ -267,7 +263,7 @@ impl Partition {
     }
 
     pub(super) fn part_close_bucket(&mut self, by: TransactionId, id: InodeId) -> Result<PeerBody, Errno> {
-        let inode = self.tables.inodes.get(id.serial()).ok_or(Errno::ESTALE)?;
+        let inode = self.tables.row(id.serial()).ok_or(Errno::ESTALE)?;
         if inode.bytes > 0 && !self.plants(Mutant::DropsFullBuckets) {
             return Err(Errno::ENOTEMPTY);
         }
@@ -289,7 +285,7 @@ impl Partition {
 
     pub(super) fn part_drop_bucket(&mut self, by: TransactionId, id: InodeId) -> Result<PeerBody, Errno> {
         self.part_thaw(by, id)?;
-        if self.tables.inodes.get(id.serial()).is_some() {
+        if self.tables.row(id.serial()).is_some() {
             // The names of a split that is given up; the directory has them still.
             let places: Vec<u64> = self.tables.entries.behind(id, 0).map(|(place, _)| place).collect();
             for place in places {
@@ -302,7 +298,7 @@ impl Partition {
 
     pub(super) fn part_install(&mut self, by: TransactionId, install: &Install) -> Result<PeerBody, Errno> {
         let (serial, buckets) = (install.directory.serial(), install.buckets.clone());
-        if self.tables.inodes.get(serial).is_none() {
+        if self.tables.row(serial).is_none() {
             return Err(Errno::ESTALE);
         }
         self.change(&Change::Split { serial, buckets });

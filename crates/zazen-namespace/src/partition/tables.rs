@@ -1,6 +1,7 @@
 //! The tables of a partition, and what each change does to them.
 
 use super::change::Change;
+use super::chunk_table::{ChunkTable, Grave};
 use super::entry::{Dentry, Entries};
 use super::inode::{Inode, Inodes};
 use super::peer::PeerBody;
@@ -44,6 +45,8 @@ pub(super) struct Tables {
     pub(super) move_lock: Option<TransactionId>,
     /// The buckets of directories that are split.
     pub(super) splits: BTreeMap<u64, Vec<InodeId>>,
+    /// The chunks of files that have their bytes in chunks.
+    pub(super) chunks: ChunkTable,
 }
 
 fn misfit(what: &str) -> Error {
@@ -79,23 +82,16 @@ impl Tables {
             floors: BTreeMap::new(),
             move_lock: None,
             splits: BTreeMap::new(),
+            chunks: ChunkTable::default(),
         };
         if number == InodeId::ROOT.partition() {
             let root = Inode {
-                kind: Kind::Directory,
                 mode: (settings.root_mode & 0o7777) as u16,
                 uid: settings.root_uid,
                 gid: settings.root_gid,
                 links: 2,
-                holder_or_device: 0,
-                bytes: 0,
                 blocks_or_parent: InodeId::ROOT.0,
-                accessed_ns: 0,
-                modified_ns: 0,
-                changed_ns: 0,
-                created_ns: 0,
-                version: 1,
-                generation: 0,
+                ..Inode::new(Kind::Directory, 0)
             };
             tables.inodes.put(InodeId::ROOT.serial(), root);
         }
@@ -124,6 +120,11 @@ impl Tables {
             | Change::Split { .. }
             | Change::TimeSet { .. }
             | Change::Copies { .. } => self.apply_inode(change),
+            Change::Chunked { .. }
+            | Change::Chunk { .. }
+            | Change::Cut { .. }
+            | Change::Grave { .. }
+            | Change::Buried { .. } => self.apply_chunks(change),
             Change::Enter { directory, place, id, kind, name } => {
                 self.entries.put(*directory, *place, Dentry::new(*id, *kind, name));
                 Ok(())
@@ -137,6 +138,10 @@ impl Tables {
                     self.opens.remove(&key);
                 } else {
                     self.opens.insert(key, Opens { readers: *readers, writers: *writers });
+                }
+                if self.chunks.file_of(*serial).is_some() {
+                    let is_open = self.opens_of(*serial).next().is_some();
+                    self.chunks.opened(*serial, is_open, self.is_written(*serial));
                 }
                 Ok(())
             }
@@ -178,25 +183,24 @@ impl Tables {
         match change {
             Change::Make { serial, kind, mode, uid, gid, holder_or_device, generation, bytes, now_ns } => {
                 let inode = Inode {
-                    kind: *kind,
                     mode: *mode,
                     uid: *uid,
                     gid: *gid,
-                    links: 1,
                     holder_or_device: *holder_or_device,
-                    bytes: *bytes,
-                    blocks_or_parent: 0,
-                    accessed_ns: *now_ns,
-                    modified_ns: *now_ns,
-                    changed_ns: *now_ns,
-                    created_ns: *now_ns,
-                    version: 1,
                     generation: *generation,
+                    bytes: *bytes,
+                    ..Inode::new(*kind, *now_ns)
                 };
                 self.inodes.put(*serial, inode);
                 self.next_serial = self.next_serial.max((serial & !BUCKET).saturating_add(1));
             }
             Change::Put { serial, inode } => {
+                if self.chunks.file_of(*serial).is_some() {
+                    check(inode.place().is_some(), "a chunk loses its place")?;
+                    self.chunks.changed(*serial, inode);
+                }
+                let is_chunked = self.chunks.of_file(*serial).is_some();
+                check(!is_chunked || inode.place().is_none(), "a file of chunks gets a place")?;
                 self.inodes.put(*serial, *inode);
                 self.next_serial = self.next_serial.max((serial & !BUCKET).saturating_add(1));
             }
@@ -214,6 +218,8 @@ impl Tables {
                 }
             }
             Change::Drop { serial } => {
+                check(self.chunks.file_of(*serial).is_none(), "a chunk goes without its file")?;
+                check(self.chunks.end(*serial), "a file goes without its chunks")?;
                 self.splits.remove(serial);
                 self.targets.remove(serial);
                 self.locks.remove(serial);
@@ -267,6 +273,83 @@ impl Tables {
             _ => return Err(misfit("a change of no inode")),
         }
         Ok(())
+    }
+
+    fn apply_chunks(&mut self, change: &Change<'_>) -> Result<()> {
+        match change {
+            Change::Chunked { serial, chunk_bytes } => {
+                let row = self.inodes.get(*serial);
+                let is_file = row.is_some_and(|row| row.kind == Kind::File && row.place().is_none());
+                check(is_file && self.chunks.begin(*serial, *chunk_bytes), "a file cannot have chunks")
+            }
+            Change::Chunk { serial, file, index } => {
+                let Some(row) = self.inodes.get(*serial) else { return Err(misfit("a chunk is missing")) };
+                let fits =
+                    self.opens_of(*serial).next().is_none() && self.chunks.add(*file, *index, *serial, row);
+                check(fits, "an inode cannot be a chunk")
+            }
+            Change::Cut { file, first, kept } => {
+                check(self.chunks.cut(*file, *first, kept), "a file that is cut has no chunks")
+            }
+            Change::Grave { serial, generation, nodes } => {
+                let grave = Grave { generation: *generation, nodes: nodes.clone() };
+                self.chunks.graves.insert(*serial, grave);
+                Ok(())
+            }
+            Change::Buried { serial } if self.chunks.bury(*serial) => self.remove_chunk(*serial),
+            Change::Buried { serial } => {
+                check(self.chunks.graves.remove(serial).is_some(), "what is buried is missing")
+            }
+            _ => Err(misfit("a change of no chunk")),
+        }
+    }
+
+    /// Removes the row of a chunk that is gone, and all that belongs to it.
+    fn remove_chunk(&mut self, serial: u64) -> Result<()> {
+        let opens: Vec<_> = self.opens_of(serial).map(|(node, life, _)| (serial, node, life)).collect();
+        for key in opens {
+            self.opens.remove(&key);
+        }
+        self.locks.remove(&serial);
+        self.times_set.remove(&serial);
+        self.copies.remove(&serial);
+        check(self.inodes.remove(serial), "a chunk that goes is missing")
+    }
+
+    /// The row of an inode. A chunk that is gone has none, for anybody but its grave.
+    pub(super) fn row(&self, serial: u64) -> Option<&Inode> {
+        self.inodes.get(serial).filter(|_| !self.chunks.is_gone(serial))
+    }
+
+    /// The same, of all inodes.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (u64, &Inode)> {
+        self.inodes.iter().filter(|(serial, _)| !self.chunks.is_gone(*serial))
+    }
+
+    /// The object of a chunk that was not buried yet, and which nodes have it.
+    pub(super) fn grave(&self, serial: u64) -> Option<Grave> {
+        if let Some(grave) = self.chunks.graves.get(&serial) {
+            return Some(grave.clone());
+        }
+        let (holder, generation) = self.inodes.get(serial)?.place()?;
+        let mut nodes = self.copies.get(&serial).cloned().unwrap_or_default();
+        nodes.push(holder);
+        Some(Grave { generation, nodes })
+    }
+
+    /// Whether some node has the inode open for writing.
+    pub(super) fn is_written(&self, serial: u64) -> bool {
+        self.opens_of(serial).any(|(_, _, opens)| opens.writers > 0)
+    }
+
+    /// The length of a file, whatever it is kept in.
+    pub(super) fn length_of(&self, serial: u64, inode: &Inode) -> u64 {
+        let end = self.chunks.of_file(serial).and_then(|chunks| {
+            let (index, last) = chunks.last_filled()?;
+            let bytes = self.inodes.get(last)?.bytes;
+            Some(index.saturating_mul(chunks.chunk_bytes).saturating_add(bytes))
+        });
+        inode.bytes.max(end.unwrap_or(0))
     }
 
     fn apply_transaction(&mut self, change: &Change<'_>) -> Result<()> {
@@ -347,7 +430,9 @@ impl Tables {
 
     /// All tables as changes that build them from an empty partition.
     pub(super) fn changes(&self) -> impl Iterator<Item = Change<'_>> {
-        let inodes = self.inodes.iter().map(|(serial, inode)| Change::Put { serial, inode: *inode });
+        // What is gone is in graves.
+        let is_there = |serial: &u64| !self.chunks.is_gone(*serial);
+        let inodes = self.rows().map(|(serial, inode)| Change::Put { serial, inode: *inode });
         let entries = self.entries.iter().map(|(directory, place, entry)| Change::Enter {
             directory,
             place,
@@ -362,22 +447,25 @@ impl Tables {
             name,
             value: Some(value),
         });
-        let opens = self.opens.iter().map(|((serial, node, incarnation), opens)| Change::Opens {
+        let opens = self.opens.iter().filter(move |((serial, ..), _)| is_there(serial));
+        let opens = opens.map(|((serial, node, incarnation), opens)| Change::Opens {
             serial: *serial,
             node: *node,
             incarnation: *incarnation,
             readers: opens.readers,
             writers: opens.writers,
         });
-        let locks =
-            self.locks.iter().map(|(serial, locks)| Change::Locks { serial: *serial, locks: locks.clone() });
+        let locks = self.locks.iter().filter(move |(serial, _)| is_there(serial));
+        let locks = locks.map(|(serial, locks)| Change::Locks { serial: *serial, locks: locks.clone() });
         let times = self
             .times_set
             .iter()
+            .filter(move |(serial, _)| is_there(serial))
             .map(|(serial, until)| Change::TimeSet { serial: *serial, until_ns: Some(*until) });
         let copies = self
             .copies
             .iter()
+            .filter(move |(serial, _)| is_there(serial))
             .map(|(serial, nodes)| Change::Copies { serial: *serial, nodes: nodes.clone() });
         let clients = self.clients.iter().flat_map(|(client, row)| {
             let answers = row.answers.iter().map(|answer| Some(answer.clone()));
@@ -393,10 +481,25 @@ impl Tables {
         let splits =
             self.splits.iter().map(|(serial, of)| Change::Split { serial: *serial, buckets: of.clone() });
         let gone = self.gone.iter().map(|(node, life)| Change::Gone { node: *node, incarnation: *life });
-        let files = inodes.chain(entries).chain(targets).chain(xattrs);
+        let files = inodes.chain(self.all_chunks()).chain(entries).chain(targets).chain(xattrs);
         let open = opens.chain(locks).chain(times).chain(copies);
         let files = files.chain(splits).chain(open);
         files.chain(clients).chain(gone).chain(self.transactions())
+    }
+
+    fn all_chunks(&self) -> impl Iterator<Item = Change<'_>> {
+        let files = self.chunks.iter().flat_map(|(file, chunks)| {
+            let of = chunks.from(0).map(move |(index, serial)| Change::Chunk { serial, file, index });
+            std::iter::once(Change::Chunked { serial: file, chunk_bytes: chunks.chunk_bytes }).chain(of)
+        });
+        // In the order of their numbers: replicas may have come to them in different ways.
+        let mut unburied: Vec<u64> = self.chunks.unburied().collect();
+        unburied.sort_unstable();
+        let graves = unburied.into_iter().filter_map(|serial| {
+            let Grave { generation, nodes } = self.grave(serial)?;
+            Some(Change::Grave { serial, generation, nodes })
+        });
+        files.chain(graves)
     }
 
     fn transactions(&self) -> impl Iterator<Item = Change<'_>> {

@@ -660,24 +660,7 @@ mod tests {
     use crate::{Attributes, Kind};
 
     fn made(id: InodeId) -> PeerBody {
-        let attributes = Attributes {
-            id,
-            kind: Kind::Directory,
-            mode: 0o755,
-            uid: 0,
-            gid: 0,
-            links: 2,
-            bytes: 0,
-            blocks: 0,
-            accessed_ns: 0,
-            modified_ns: 0,
-            changed_ns: 0,
-            created_ns: 0,
-            version: 0,
-            device: 0,
-            place: None,
-        };
-        PeerBody::Changed(Changed { attributes })
+        PeerBody::Changed(Changed { attributes: Attributes::new(id, Kind::Directory) })
     }
 
     #[test]

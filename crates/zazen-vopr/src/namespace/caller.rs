@@ -19,11 +19,13 @@ pub(crate) struct Client {
     pub(crate) has: Vec<Thing>,
     /// What it held last and has closed: a file, its generation, and in which life.
     pub(crate) held: Option<(InodeId, u64, (NodeNo, Incarnation))>,
+    /// The same, of a chunk.
+    pub(crate) held_chunk: Option<(InodeId, u64, (NodeNo, Incarnation))>,
     /// The program has died: its daemon closes and unlocks.
     pub(crate) dies: bool,
 }
 
-/// A file that a client has open for writing, or a lock of it.
+/// A file or a chunk that a client has open, or a lock of a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Thing {
     pub(crate) file: InodeId,
@@ -43,6 +45,11 @@ pub(crate) enum Has {
     Open { generation: u64, holds: bool },
     /// Its lock.
     Lock { exclusive: bool },
+    /// It is a file of chunks, and open.
+    Chunked,
+    /// It is a chunk, and open: which one, its generation, whether its bytes are here, and whether
+    /// it is open for writing.
+    Chunk { index: u64, generation: u64, holds: bool, writes: bool },
 }
 
 /// How often a lock was asked for in vain, and how often it was given.
@@ -74,6 +81,7 @@ impl Client {
             calm_answers: 0,
             has: Vec::new(),
             held: None,
+            held_chunk: None,
             dies: false,
         }
     }

@@ -1,5 +1,6 @@
 //! What clients saw of names and of files, and whether one file system could have shown it.
 
+use super::chunks::{self, Chunks};
 use super::names::{self, Entries, Key, Names};
 use super::order::{Model, Recorded, Verdict, order};
 use super::versions::{self, Version, Versions};
@@ -16,6 +17,7 @@ pub(crate) struct Family(u8);
 pub(crate) enum Record {
     Names(Family, usize),
     Versions(InodeId, usize),
+    Chunks(InodeId, usize),
 }
 
 /// All calls.
@@ -23,6 +25,7 @@ pub(crate) enum Record {
 pub(crate) struct History {
     names: BTreeMap<Family, Vec<Recorded<names::Asked, names::Seen>>>,
     versions: BTreeMap<InodeId, Vec<Recorded<versions::Asked, versions::Seen>>>,
+    chunks: BTreeMap<InodeId, Vec<Recorded<chunks::Asked, chunks::Seen>>>,
     pub(crate) answered: u64,
 }
 
@@ -43,6 +46,12 @@ impl History {
         let calls = self.versions.entry(file).or_default();
         calls.push(Recorded { asked, at_ns, answer: None });
         Record::Versions(file, calls.len() - 1)
+    }
+
+    pub(crate) fn begin_chunks(&mut self, file: InodeId, asked: chunks::Asked, at_ns: u64) -> Record {
+        let calls = self.chunks.entry(file).or_default();
+        calls.push(Recorded { asked, at_ns, answer: None });
+        Record::Chunks(file, calls.len() - 1)
     }
 
     /// What was asked about names.
@@ -69,16 +78,31 @@ impl History {
         }
     }
 
+    pub(crate) fn end_chunks(&mut self, record: Record, at_ns: u64, seen: chunks::Seen) {
+        self.answered += 1;
+        if let Record::Chunks(file, at) = record
+            && let Some(call) = self.chunks.get_mut(&file).and_then(|calls| calls.get_mut(at))
+        {
+            call.answer = Some((at_ns, seen));
+        }
+    }
+
     /// The first names, or the first file, that show more than one file system could have shown.
     pub(crate) fn contradiction(&self) -> Option<String> {
         let names = self.names.iter().find_map(|(family, calls)| {
             contradicts::<Names>(Entries::new(), calls, || format!("names {family:?}"))
         });
-        names.or_else(|| {
+        let versions = || {
             self.versions.iter().find_map(|(file, calls)| {
                 contradicts::<Versions>(Version::default(), calls, || format!("versions of {file}"))
             })
-        })
+        };
+        let chunks = || {
+            self.chunks.iter().find_map(|(file, calls)| {
+                contradicts::<Chunks>(chunks::File::default(), calls, || format!("chunks of {file}"))
+            })
+        };
+        names.or_else(versions).or_else(chunks)
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::caller::Ongoing;
 use super::check::Record;
+use super::chunks::CHUNK_MIB;
 use super::names::{Asked, Key, NAMES, Seen};
 use super::net::Packet;
 use super::world::{Event, World};
@@ -12,7 +13,7 @@ use zazen_namespace::operation::{
     Answer, At, Create, Link, MakeDirectory, Operation, Rename, Request, Response,
 };
 use zazen_namespace::split::{Errand, Next};
-use zazen_namespace::{Errno, Incarnation, InodeId, Kind, Name, NodeNo};
+use zazen_namespace::{Errno, Incarnation, InodeId, Name, NodeNo};
 use zazen_wire::Message;
 
 /// Names of directories begin here; those of files are below.
@@ -23,6 +24,9 @@ const WORKPLACE: u8 = 100;
 /// Files whose bytes and locks clients use, and the first name of such a one.
 const FILES: usize = 2;
 const FILE: u8 = 150;
+/// The first name of a file of chunks, and how many there are.
+const CHUNKED: u8 = 200;
+const CHUNKED_FILES: usize = 1;
 /// Inodes that are remembered of each family, to be linked.
 const LINKED_MAX: usize = 4;
 
@@ -44,16 +48,8 @@ fn operation(asked: Asked) -> Option<Operation> {
             Operation::MakeDirectory(MakeDirectory { directory, name, mode: 0o755 })
         }
         Asked::Create(_) => Operation::Create(Create {
-            directory,
-            name,
-            kind: Kind::File,
-            mode: 0o644,
-            device: 0,
-            target: Vec::new(),
-            open: None,
-            exclusive: true,
-            copies: 0,
-            archived: None,
+            chunk_mib: (of >= CHUNKED).then_some(CHUNK_MIB),
+            ..Create::file(directory, name)
         }),
         Asked::Remove(_) if is_directory(of) => Operation::RemoveDirectory(At { directory, name }),
         Asked::Remove(_) => Operation::Unlink(At { directory, name }),
@@ -177,6 +173,12 @@ impl World {
                 _ => Asked::Lookup(key),
             });
         }
+        if self.profile.chunks
+            && self.random.percent(40)
+            && let Some((record, operation)) = self.some_chunk_work(at, life)
+        {
+            return Wish::File(record, operation);
+        }
         Wish::Names(match self.random.below(20) {
             0..4 => Asked::Create(key),
             4..6 => Asked::Remove(key),
@@ -199,8 +201,11 @@ impl World {
         if self.directories.len() < DIRECTORIES {
             return Some((InodeId::ROOT, WORKPLACE + self.directories.len() as u8));
         }
-        let wants = self.profile.works && self.files.len() < FILES;
-        wants.then(|| (InodeId::ROOT, FILE + self.files.len() as u8))
+        if self.profile.works && self.files.len() < FILES {
+            return Some((InodeId::ROOT, FILE + self.files.len() as u8));
+        }
+        let wants = self.profile.chunks && self.chunked.len() < CHUNKED_FILES;
+        wants.then(|| (InodeId::ROOT, CHUNKED + self.chunked.len() as u8))
     }
 
     /// Renames the name to another one of its family, mostly in another directory.
@@ -245,6 +250,7 @@ impl World {
                 credentials: Credentials { uid: 0, gid: 0, groups: Vec::new() },
                 operation,
                 place: None,
+                knows_chunks: Some(true),
             };
             (request, None)
         };
@@ -295,6 +301,10 @@ impl World {
         }
         let is_taken = match record {
             Some(record @ Record::Names(..)) => self.take_names(record, &operation, &answer, now_ns),
+            Some(Record::Chunks(..)) => self.take_chunks(at, record, &operation, &answer, now_ns),
+            None if self.is_of_chunks(at, &operation) => {
+                self.take_chunks(at, record, &operation, &answer, now_ns)
+            }
             record => self.take_file(at, record, &operation, &answer, now_ns),
         };
         match is_taken {
@@ -336,7 +346,11 @@ impl World {
         }
         let Seen::There(id) = seen else { return Taken::Right };
         // A directory becomes a place to work in; what is in it shows whether it was ever lost.
-        let known = if key.1 >= FILE { &mut self.files } else { &mut self.directories };
+        let known = match key.1 {
+            CHUNKED.. => &mut self.chunked,
+            FILE.. => &mut self.files,
+            _ => &mut self.directories,
+        };
         if key.1 >= WORKPLACE && !known.contains(&id) {
             known.push(id);
         } else if key.1 < DIRECTORY && self.profile.works {

@@ -8,18 +8,21 @@
 //! and times of day that jump. Nodes come while the namespace is used, and leave for good.
 //!
 //! Clients make, remove, look up, rename and link names, and open, cut, commit, close and lock
-//! files. They die between two calls, and their nodes in the middle of one.
+//! files. They open, commit and close chunks of a file, cut it and append to it. They die between
+//! two calls, and their nodes in the middle of one.
 //!
 //! Checks, at every step: at most one node answers for a partition, and at most one ever in an
 //! epoch; no two locks that exclude each other are held; a file that is open for writing keeps its
-//! generation. At the end: what clients saw of names, and of each file's versions, is linearizable
-//! (so nothing that was acknowledged is lost, nothing comes back, and a rename is seen as a whole);
-//! replicas with the same last record are equal; when the faults end, every client gets answers,
-//! every lock is given to somebody, every partition is kept as the map wants it, and who shall
-//! leave gets away.
+//! generation, and a chunk that is open stays. At the end: what clients saw of names, of each
+//! file's versions and of chunks is linearizable (so nothing that was acknowledged is lost, nothing
+//! comes back, no two appends get the same range, and a rename is seen as a whole); replicas with
+//! the same last record are equal; when the faults end, every client gets answers, every lock is
+//! given to somebody, every partition is kept as the map wants it, and who shall leave gets away.
 
 mod caller;
 mod check;
+mod chunk_work;
+mod chunks;
 mod client;
 mod host;
 mod names;

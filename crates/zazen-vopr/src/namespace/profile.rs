@@ -41,6 +41,8 @@ pub(crate) struct Profile {
     pub(crate) leaves: bool,
     /// Clients also rename, link, commit and lock.
     pub(crate) works: bool,
+    /// And use a file of chunks.
+    pub(crate) chunks: bool,
     /// Directories of so many names are split.
     pub(crate) split_entries: u32,
     pub(crate) calm_ns: u64,
@@ -85,6 +87,7 @@ impl Profile {
             joins: if random.percent(25) { 1 + random.below(2) as usize } else { 0 },
             leaves: false,
             works: false,
+            chunks: false,
             split_entries: if random.percent(50) { 3 } else { u32::MAX },
             calm_ns: 15_000 * MS,
             end_ns: 32_000 * MS,
@@ -101,7 +104,9 @@ impl Profile {
             // Elections, and stewards that restart meanwhile.
             1 => {
                 (profile.hosts, profile.replicas) = (3 + 2 * random.below(2) as usize, 2);
-                profile.level = if profile.power { Level::Synced } else { Level::Written };
+                // What was only written does not survive that, where one node alone has it.
+                let needs_sync = profile.power || profile.failed_syncs;
+                profile.level = if needs_sync { Level::Synced } else { Level::Written };
                 (profile.kills, profile.quick, profile.aimed, profile.parts) = (true, true, true, true);
                 (profile.rot, profile.old_disks, profile.alone, profile.joins) = (false, false, false, 0);
                 (profile.gone, profile.delay_max_ns, profile.elections) = (false, 60 * MS, true);

@@ -47,13 +47,20 @@ impl World {
     }
 
     /// Closes or unlocks.
-    fn end_of(&mut self, at: usize, thing: Thing, life: Life) -> Work {
+    pub(super) fn end_of(&mut self, at: usize, thing: Thing, life: Life) -> Work {
         let file = thing.file;
         for other in &mut self.clients[at].has {
             other.ends |= other.file == file && other.kind == thing.kind;
         }
         match thing.kind {
             Has::Lock { .. } => (None, lock(at, file, LockWanted::Unlock)),
+            Has::Chunked => {
+                (None, Operation::Release(Release { id: file, writers: 1, readers: 0, commit: None }))
+            }
+            Has::Chunk { writes, .. } => {
+                let (writers, readers) = (u32::from(writes), u32::from(!writes));
+                (None, Operation::Release(Release { id: file, writers, readers, commit: None }))
+            }
             Has::Open { generation, holds } => {
                 let commits = holds && thing.since_ns.is_some() && self.random.percent(70);
                 let commit = commits.then(|| self.commit_of(file, generation));
@@ -159,10 +166,7 @@ impl World {
                         self.fail(what);
                         return Taken::Right;
                     }
-                    let holds = self.hosts[self.clients[at].host]
-                        .node
-                        .as_ref()
-                        .is_some_and(|node| node.number() == place.holder);
+                    let holds = self.holds(at, place.holder);
                     self.gain(at, open.id, Has::Open { generation, holds }, Some(now_ns));
                 }
             }
@@ -190,7 +194,13 @@ impl World {
         Taken::Right
     }
 
-    fn gain(&mut self, at: usize, file: InodeId, kind: Has, since_ns: Option<u64>) {
+    /// Whether a file with this holder is on the client's own node.
+    pub(super) fn holds(&self, at: usize, holder: NodeNo) -> bool {
+        let node = self.hosts[self.clients[at].host].node.as_ref();
+        node.is_some_and(|node| node.number() == holder)
+    }
+
+    pub(super) fn gain(&mut self, at: usize, file: InodeId, kind: Has, since_ns: Option<u64>) {
         let requests = self.clients[at].call.as_ref().map(|call| &call.requests);
         let life = requests.and_then(|requests| requests.first()).map(|(ask, _)| (ask.node, ask.incarnation));
         if let Some(life) = life {

@@ -2,6 +2,7 @@
 
 use super::caller::{Client, LockAsks};
 use super::check::History;
+use super::chunks::Use;
 use super::host::{Host, act};
 use super::net::{Below, Faults, Faulty, OnWay, Packet, Rough, Travel};
 use super::profile::Profile;
@@ -90,6 +91,9 @@ pub(crate) struct World {
     pub(crate) made: BTreeSet<u8>,
     /// Files whose bytes and locks clients use.
     pub(crate) files: Vec<InodeId>,
+    /// Files of chunks that clients use, and their chunks that may be open.
+    pub(crate) chunked: Vec<InodeId>,
+    pub(crate) chunk_uses: BTreeMap<(InodeId, u64), Use>,
     /// Inodes that were seen lately under names that are renamed to each other.
     pub(crate) linked: BTreeMap<u8, Vec<InodeId>>,
     /// Lengths that were committed: each once.
@@ -159,6 +163,8 @@ impl World {
         let mut of_leaves = SeededRandom::new(seed ^ 0x6c65_6176_6573);
         profile.leaves = profile.hosts > 1 && !profile.gone && !profile.alone && seed.is_multiple_of(5);
         profile.works = !seed.is_multiple_of(4) && !FOUND_BEFORE.contains(&seed);
+        // Seeds without chunks run as they did before there were any.
+        profile.chunks = profile.works && seed % 4 == 2;
         let all = profile.hosts + profile.joins;
         let mut addresses: Vec<String> = (0..all).map(|host| format!("h{host}")).collect();
         let settings = Settings {
@@ -197,6 +203,8 @@ impl World {
             directories: vec![InodeId::ROOT],
             made: BTreeSet::new(),
             files: Vec::new(),
+            chunked: Vec::new(),
+            chunk_uses: BTreeMap::new(),
             linked: BTreeMap::new(),
             lengths: 0,
             ended: BTreeMap::new(),
@@ -573,7 +581,8 @@ impl World {
         }
         let replace_ns = 4_000 * MS;
         let config = Config {
-            seeds: self.genesis.addresses[..usize::from(self.genesis.stewards)].to_vec(),
+            // All nodes of the beginning: any of them may leave for good before others come.
+            seeds: self.genesis.addresses.clone(),
             level: self.profile.level,
             segment_bytes_max: 8 << 10,
             log_bytes_max: 32 << 10,

@@ -36,13 +36,15 @@ fn a_seed_gives_one_run() {
 const SELDOM: [Planted; 1] = [Planted::ForgetVote];
 
 /// Seeds that found a bug last: they are tried first, because those before them find nothing.
-const FOUND_BY: [(Planted, u64); 6] = [
+const FOUND_BY: [(Planted, u64); 8] = [
     (Planted::IgnoreLease, 17),
     (Planted::IgnoreFailedSync, 11),
     (Planted::AddWithoutWaiting, 65),
     (Planted::AnswerWhileHanding, 9),
     (Planted::SkipFence, 35),
     (Planted::StoreWithoutWriting, 24),
+    (Planted::CutLess, 2),
+    (Planted::AppendTwice, 10),
 ];
 
 #[test]

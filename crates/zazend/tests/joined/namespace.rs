@@ -3,7 +3,8 @@
 use crate::namespaces::*;
 use std::collections::BTreeSet;
 use zazen_namespace_client::core::operation::{
-    Answer, Create, GetMany, Lock, LockWanted, Mode, NOW_NS, Operation, ReadDirectory, Release, SetAttributes,
+    Answer, CHUNKS_WANTED, Chunks, Create, GetMany, Lock, LockWanted, Mode, NOW_NS, Operation, ReadDirectory,
+    Release, SetAttributes, SetXattr,
 };
 use zazen_namespace_client::core::service::{Answers, Ask, Asks, Done, HandleCall, Quota, namespace_fn};
 use zazen_namespace_client::core::{Errno, InodeId, Kind, Name};
@@ -92,13 +93,10 @@ fn truncate_holes_and_times() {
     file.allocate(0, 0, 4096).unwrap();
     assert_eq!(file.allocate(0x08, 0, 4096), Err(Errno::EOPNOTSUPP));
     let set = SetAttributes {
-        id: file.attributes().id,
         mode: Some(0o4755),
-        uid: None,
-        gid: None,
-        bytes: None,
         accessed_ns: Some(NOW_NS),
         modified_ns: Some(1_000_000_007),
+        ..SetAttributes::of(file.attributes().id)
     };
     ns.set_attributes(None, set.clone()).unwrap();
     file.close().unwrap();
@@ -139,20 +137,28 @@ fn one_call_cannot_ask_for_more_than_the_daemon_can_hold() {
     let cluster = Cluster::alone();
     let ns = cluster.client(0);
     let names: Vec<Name> = (0..1000).map(|at| name(&format!("{at:0>200}"))).collect();
+    let file = ns.create_many(None, InodeId::ROOT, &[name("chunks")], 0o644).unwrap().remove(0).unwrap();
+    let (wish, value) = (Name::new(CHUNKS_WANTED).unwrap(), Some(b"1".to_vec()));
+    ns.set_xattr(None, SetXattr { id: file, name: wish, value, create: false, replace: false }).unwrap();
     ns.create_many(None, InodeId::ROOT, &names, 0o644).unwrap();
     let read = ReadDirectory { directory: InodeId::ROOT, cookie: 0, bytes_max: u32::MAX, attributes: true };
     let many = GetMany { ids: vec![InodeId::ROOT; 1024] };
-    let mut operations = vec![Operation::ReadDirectory(read); 100];
-    operations.extend(vec![Operation::GetMany(many); 100]);
-    let asks = operations.into_iter().map(|operation| Ask { credentials: None, operation }).collect();
+    let chunks = Chunks { file, from: 0, max: u32::MAX, writing: false };
     let mut raw = cluster.raw(0);
-    let answered = raw.exchange(service::NAMESPACE, namespace_fn::ASK, &Asks { asks }.encode(), &[], &mut []);
-    let payload = answered.unwrap().payload;
-    assert!(payload.len() < 20 << 20, "{} bytes", payload.len());
-    let answers = zazen_namespace_client::core::service::Answers::decode(&payload).unwrap().answers;
-    assert_eq!(answers.len(), 200);
-    let given = answers[100..].iter().filter(|given| matches!(given.answer, Answer::Many(_))).count();
-    assert!((1..=64).contains(&given), "{given} answers; the rest is refused");
+    for bounded in [Operation::GetMany(many), Operation::Chunks(chunks)] {
+        let mut operations = vec![Operation::ReadDirectory(read.clone()); 100];
+        operations.extend(vec![bounded; 100]);
+        let asks = operations.into_iter().map(|operation| Ask { credentials: None, operation }).collect();
+        let asks = Asks { asks }.encode();
+        let answered = raw.exchange(service::NAMESPACE, namespace_fn::ASK, &asks, &[], &mut []);
+        let payload = answered.unwrap().payload;
+        assert!(payload.len() < 20 << 20, "{} bytes", payload.len());
+        let answers = Answers::decode(&payload).unwrap().answers;
+        assert_eq!(answers.len(), 200);
+        let refused = answers[100..].iter().filter(|given| matches!(given.answer, Answer::Refused(_)));
+        let given = 100 - refused.count();
+        assert!((1..=64).contains(&given), "{given} answers; the rest is refused");
+    }
     let same = vec![InodeId::ROOT; 200_000];
     assert_eq!(ns.attributes_many(None, &same).unwrap().len(), same.len(), "the library asks in parts");
 }
@@ -285,18 +291,7 @@ fn an_ordinary_user_gets_what_permissions_give_and_no_more() {
 fn a_write_that_comes_late_undoes_no_later_one() {
     let cluster = Cluster::alone();
     let mut raw = cluster.raw(0);
-    let create = Create {
-        directory: InodeId::ROOT,
-        name: name("f"),
-        kind: Kind::File,
-        mode: 0o644,
-        device: 0,
-        target: Vec::new(),
-        open: Some(WRITE),
-        exclusive: true,
-        copies: 0,
-        archived: None,
-    };
+    let create = Create { open: Some(WRITE), ..Create::file(InodeId::ROOT, name("f")) };
     let asks = Asks { asks: vec![Ask { credentials: None, operation: Operation::Create(create) }] };
     eventually("the namespace has begun", || {
         raw.call(service::NAMESPACE, namespace_fn::HELLO, &[], &[]).is_ok()

@@ -71,7 +71,19 @@ fn request_by(node: NodeNo, client: u64) -> Vec<u8> {
     let credentials = zazen_core::Credentials { uid: 0, gid: 0, groups: Vec::new() };
     let (number, oldest) = (1, 1);
     let (incarnation, epoch, place) = (Incarnation(1), Epoch(1), None);
-    let request = Request { client, number, oldest, node, incarnation, epoch, credentials, operation, place };
+    let knows_chunks = Some(true);
+    let request = Request {
+        client,
+        number,
+        oldest,
+        node,
+        incarnation,
+        epoch,
+        credentials,
+        operation,
+        place,
+        knows_chunks,
+    };
     Requests { requests: vec![request] }.encode()
 }
 

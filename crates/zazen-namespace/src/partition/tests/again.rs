@@ -51,10 +51,7 @@ fn a_change_whose_inode_is_gone_since_is_not_asked_for_again() {
     let create = || Operation::Create(Create { open: Some(WRITE), ..new_file(ROOT, "f", 0o644) });
     let Answer::Grant(Grant { attributes, .. }) = bed.ask(create()) else { panic!("no grant") };
     let (id, made) = (attributes.id, bed.number);
-    let (uid, gid, bytes, accessed_ns, modified_ns) = (None, None, None, None, None);
-    let mode = Some(0o600);
-    let change =
-        || Operation::SetAttributes(SetAttributes { id, mode, uid, gid, bytes, accessed_ns, modified_ns });
+    let change = || Operation::SetAttributes(SetAttributes { mode: Some(0o600), ..SetAttributes::of(id) });
     assert!(matches!(bed.ask(change()), Answer::Found(_)));
     let changed = bed.number;
     bed.done(Operation::Release(Release { id, writers: 1, readers: 0, commit: None }));

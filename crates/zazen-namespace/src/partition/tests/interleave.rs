@@ -23,18 +23,7 @@ fn at(directory: InodeId, text: &str) -> At {
 fn create(directory: InodeId, text: &str) -> Operation {
     let (kind, device, target) = (Kind::File, 0, Vec::new());
     let name = name(text);
-    Operation::Create(Create {
-        directory,
-        name,
-        kind,
-        mode: 0o777,
-        device,
-        target,
-        open: None,
-        exclusive: true,
-        copies: 0,
-        archived: None,
-    })
+    Operation::Create(Create { kind, mode: 0o777, device, target, ..Create::file(directory, name) })
 }
 
 fn mkdir(directory: InodeId, text: &str) -> Operation {
@@ -243,4 +232,38 @@ fn files_are_made_opened_shown_and_removed_by_one_partition_alone() {
     bed.do_alone(unlink(home, "g"));
     assert_eq!(bed.world.sent - sent, 0, "messages between partitions");
     assert_eq!(bed.world.records - records, 5, "one record for each of the five that change something");
+}
+
+/// A file is linked while its only other name is removed. Who saw that name go waits for the new
+/// one.
+#[test]
+fn a_file_that_is_being_linked_is_never_seen_without_a_name() {
+    let mut bed = Simulation::new(3, 1, NO_FAULTS, None);
+    let Tree { a, b, f, .. } = plant(&mut bed);
+    let root = Credentials { uid: 0, gid: 0, groups: vec![] };
+    bed.world.flights.clear();
+    bed.ask(0, root.clone(), link(f, b, "x"));
+    // To the name's partition, and on to the file's, whose answer stays on its way.
+    for _ in 0..2 {
+        let flight = bed.world.flights.remove(0);
+        assert_eq!(bed.world.deliver(flight).map(|(_, response)| response.answer), None);
+    }
+    let on_its_way = std::mem::take(&mut bed.world.flights);
+    assert!(!on_its_way.is_empty());
+    let answers = |bed: &mut Simulation| {
+        let mut found = Vec::new();
+        while !bed.world.flights.is_empty() {
+            let flight = bed.world.flights.remove(0);
+            found.extend(bed.world.deliver(flight).map(|(_, response)| response.answer));
+        }
+        found
+    };
+    bed.ask(1, root.clone(), unlink(a, "f"));
+    assert_eq!(answers(&mut bed), [Answer::Done]);
+    bed.ask(2, root, Operation::Lookup(at(b, "x")));
+    assert_eq!(answers(&mut bed), [], "the name is neither there nor missing yet");
+    bed.world.flights = on_its_way;
+    let found = answers(&mut bed);
+    let linked = |answer: &Answer| matches!(answer, Answer::Entry(entry) if entry.id == f);
+    assert!(found.len() == 2 && found.iter().all(linked), "{found:?}");
 }

@@ -1,6 +1,7 @@
 //! Tests of a partition, alone and with others.
 
 mod again;
+mod chunks;
 mod interleave;
 mod locks;
 mod model;

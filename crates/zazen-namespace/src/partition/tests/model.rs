@@ -23,6 +23,14 @@ pub(super) struct Row {
     pub(super) parent: InodeId,
     /// Readers and writers by node.
     pub(super) opens: BTreeMap<u32, (u32, u32)>,
+    /// Bytes of a chunk, if the file has its bytes in chunks; and the chunks.
+    pub(super) chunk_bytes: u64,
+    pub(super) chunks: BTreeMap<u64, InodeId>,
+    /// What it is a chunk of, and which.
+    pub(super) chunk_of: Option<(InodeId, u64)>,
+    /// From the chunks: where the last one ends, and whether one is open for writing.
+    pub(super) chunks_end: u64,
+    pub(super) chunks_written: bool,
 }
 
 /// The reference file system.
@@ -87,7 +95,7 @@ impl Row {
 
     /// Length of a file, entries of a directory.
     pub(super) fn bytes(&self) -> u64 {
-        if self.is_directory() { self.entries.len() as u64 } else { self.bytes }
+        if self.is_directory() { self.entries.len() as u64 } else { self.bytes.max(self.chunks_end) }
     }
 
     pub(super) fn shows(&self, seen: &Attributes) -> bool {
@@ -97,6 +105,13 @@ impl Row {
         (self.kind, self.mode, self.uid, self.gid, self.links, bytes, self.place)
             == (seen.kind, seen.mode, seen.uid, seen.gid, seen.links, seen.bytes, place)
             && seen.place.as_ref().is_none_or(|place| place.writing == writing)
+            && seen.chunk_of.map(|of| (of.file, of.index)) == self.chunk_of
+            && seen.chunks.map(|seen| (seen.chunk_bytes, seen.count, seen.writing)) == self.chunked()
+    }
+
+    fn chunked(&self) -> Option<(u64, u64, bool)> {
+        let (count, writing) = (self.chunks.len() as u64, self.chunks_written);
+        (self.chunk_bytes > 0).then_some((self.chunk_bytes, count, writing))
     }
 
     fn strip(&mut self, who: &Who) {
@@ -129,6 +144,43 @@ impl Model {
             entries: BTreeMap::new(),
             parent,
             opens: BTreeMap::new(),
+            chunk_bytes: 0,
+            chunks: BTreeMap::new(),
+            chunk_of: None,
+            chunks_end: 0,
+            chunks_written: false,
+        }
+    }
+
+    /// What the chunks of a file come to.
+    fn with_chunks(&self, row: &Row) -> Row {
+        let chunks = || row.chunks.iter().filter_map(|(index, id)| Some((index, self.rows.get(id)?)));
+        let ends = chunks().filter(|(_, chunk)| chunk.bytes > 0);
+        let ends = ends.map(|(index, chunk)| index * row.chunk_bytes + chunk.bytes);
+        let writes = |chunk: &Row| chunk.opens.values().any(|(_, writers)| *writers > 0);
+        Row {
+            chunks_end: ends.max().unwrap_or(0),
+            chunks_written: chunks().any(|(_, chunk)| writes(chunk)),
+            ..row.clone()
+        }
+    }
+
+    /// The same, of all files.
+    pub(super) fn count_chunks(&mut self) {
+        let files: Vec<_> = self.rows.iter().filter(|(_, row)| row.chunk_bytes > 0).collect();
+        let files: Vec<_> = files.into_iter().map(|(id, row)| (*id, self.with_chunks(row))).collect();
+        self.rows.extend(files);
+    }
+
+    /// Ends the chunks behind a length; those that are open stay, if the file does.
+    fn cut(&mut self, id: InodeId, bytes: u64, stays: bool) {
+        let Row { chunk_bytes, chunks, .. } = self.rows[&id].clone();
+        for (index, chunk) in chunks {
+            let is_open = !self.rows[&chunk].opens.is_empty();
+            if index * chunk_bytes >= bytes && !(stays && is_open) {
+                self.rows.remove(&chunk);
+                self.at(id).chunks.remove(&index);
+            }
         }
     }
 
@@ -156,20 +208,27 @@ impl Model {
     /// The life of a node ends: what it has open is closed.
     pub(super) fn node_gone(&mut self, node: u32) {
         for id in self.rows.keys().copied().collect::<Vec<_>>() {
-            self.at(id).opens.remove(&node);
+            // A chunk goes with its file.
+            if let Some(row) = self.rows.get_mut(&id) {
+                row.opens.remove(&node);
+            }
             self.reap(id);
         }
+        self.count_chunks();
     }
 
     fn reap(&mut self, id: InodeId) {
         if self.rows.get(&id).is_some_and(|row| row.links == 0 && row.opens.is_empty()) {
+            self.cut(id, 0, false);
             self.rows.remove(&id);
         }
     }
 
     /// Executes the operation; whether `answer` is right.
     pub(super) fn check(&mut self, who: &Who, operation: &Operation, answer: &Answer) -> bool {
-        match (self.execute(who, operation, answer), answer) {
+        let executed = self.execute(who, operation, answer);
+        self.count_chunks();
+        match (executed, answer) {
             (Ok(right), _) => right,
             (Err(errnos), Answer::Refused(refused)) => errnos.contains(&refused.errno),
             (Err(_), _) => false,
@@ -178,7 +237,7 @@ impl Model {
 
     fn shown(&self, id: InodeId, attributes: Option<&Attributes>) -> bool {
         let row = self.rows.get(&id);
-        let shows = |row: &Row, seen| self.loose || row.shows(seen);
+        let shows = |row: &Row, seen| self.loose || self.with_chunks(row).shows(seen);
         attributes.is_none_or(|seen| seen.id == id && row.is_some_and(|row| shows(row, seen)))
     }
 
@@ -242,6 +301,9 @@ impl Model {
                     return no(Errno::EPERM);
                 }
                 who.need(row, 2)?;
+                if row.chunk_of.is_some() {
+                    return no(Errno::EPERM);
+                }
                 let has = row.xattrs.contains_key(set.name.as_bytes());
                 if !has && (set.replace || set.value.is_none()) {
                     return no(Errno::ENODATA);
@@ -261,6 +323,34 @@ impl Model {
                 let Answer::Names(names) = answer else { return Ok(false) };
                 let seen: Vec<_> = names.names.iter().map(|name| name.as_bytes().to_vec()).collect();
                 Ok(seen == row.xattrs.keys().cloned().collect::<Vec<_>>())
+            }
+            Operation::OpenChunk(open) => self.open_chunk(who, open, answer),
+            Operation::Commit(commit) => self.commit(who, commit, answer),
+            Operation::Append(append) => {
+                let row = self.inode(append.file)?;
+                if row.chunk_bytes == 0 {
+                    return no(Errno::EINVAL);
+                }
+                if row.opens.get(&who.node).is_none_or(|(_, writers)| *writers == 0) {
+                    return no(Errno::EBADF);
+                }
+                let offset = self.with_chunks(row).bytes();
+                self.at(append.file).bytes =
+                    if append.bytes > 0 { offset + append.bytes } else { self.rows[&append.file].bytes };
+                Ok(*answer == Answer::Offset(Offset { offset }))
+            }
+            Operation::Chunks(list) => {
+                let row = self.inode(list.file)?;
+                if row.chunk_bytes == 0 {
+                    return no(Errno::EINVAL);
+                }
+                let Answer::Chunks(seen) = answer else { return Ok(false) };
+                let written = |id: &InodeId| self.rows[id].opens.values().any(|(_, writers)| *writers > 0);
+                let right = row.chunks.range(list.from..).filter(|(_, id)| !list.writing || written(id));
+                let right: Vec<InodeId> = right.map(|(_, id)| *id).collect();
+                let shown = seen.chunks.iter().map(|chunk| chunk.id).collect::<Vec<_>>();
+                let are_right = seen.chunks.iter().all(|chunk| self.shown(chunk.id, Some(chunk)));
+                Ok(shown == right && are_right && seen.end)
             }
             other => panic!("the reference does not know {other:?}"),
         }
@@ -288,8 +378,14 @@ impl Model {
             if !who.root() {
                 row.strip(who);
             }
+            self.cut(id, 0, true);
+            let of = self.rows[&id].chunk_of.filter(|_| !who.root());
+            if let Some((file, _)) = of {
+                self.at(file).strip(who);
+            }
         }
-        if mode.write && row.place.is_none() {
+        let row = self.at(id);
+        if mode.write && row.place.is_none() && row.chunk_bytes == 0 {
             row.place = Some((who.node, 1));
         }
         let opens = row.opens.entry(who.node).or_default();
@@ -300,6 +396,62 @@ impl Model {
         }
         Ok(matches!(answer, Answer::Grant(grant)
             if grant.created == created && self.shown(id, Some(&grant.attributes))))
+    }
+
+    fn open_chunk(&mut self, who: &Who, open: &OpenChunk, answer: &Answer) -> Checked<bool> {
+        if open.make && !open.mode.write {
+            return no(Errno::EINVAL);
+        }
+        let row = self.inode(open.file)?;
+        if row.chunk_bytes == 0 {
+            return no(Errno::EINVAL);
+        }
+        let (_, writers) = *row.opens.get(&who.node).ok_or(vec![Errno::EBADF])?;
+        if open.mode.write && writers == 0 {
+            return no(Errno::EBADF);
+        }
+        let found = row.chunks.get(&open.index).copied();
+        if found.is_none() && !open.make {
+            return no(Errno::ENOENT);
+        }
+        let Answer::Grant(grant) = answer else { return Ok(false) };
+        let id = grant.attributes.id;
+        if found.is_none() {
+            if self.rows.contains_key(&id) || id.partition() != open.file.partition() {
+                return Ok(false);
+            }
+            let mut row = Model::row(Kind::File, 0, (0, 0), InodeId(0));
+            (row.place, row.chunk_of) = (Some((who.node, 1)), Some((open.file, open.index)));
+            self.rows.insert(id, row);
+            self.at(open.file).chunks.insert(open.index, id);
+        }
+        let opens = self.at(id).opens.entry(who.node).or_default();
+        if open.mode.write {
+            opens.1 += 1
+        } else {
+            opens.0 += 1
+        }
+        // One that is asked for again is there by then.
+        let created = !grant.created || found.is_none();
+        Ok(created && found.is_none_or(|found| found == id) && self.shown(id, Some(&grant.attributes)))
+    }
+
+    fn commit(&mut self, who: &Who, commit: &Commit, answer: &Answer) -> Checked<bool> {
+        let row = self.inode(commit.id)?;
+        if row.place != Some((who.node, commit.generation)) {
+            return no(Errno::ESTALE);
+        }
+        let of = row.chunk_of;
+        if of.is_some_and(|(file, _)| commit.bytes > self.rows[&file].chunk_bytes) {
+            return no(Errno::EFBIG);
+        }
+        self.at(commit.id).bytes = commit.bytes;
+        for id in [Some(commit.id), of.map(|(file, _)| file)].into_iter().flatten() {
+            if !who.root() {
+                self.at(id).strip(who);
+            }
+        }
+        Ok(*answer == Answer::Done)
     }
 
     fn release(&mut self, who: &Who, release: &Release, answer: &Answer) -> Checked<bool> {
@@ -348,6 +500,10 @@ impl Model {
             if !writes {
                 who.need(&before, 2)?;
             }
+            let chunk_bytes = before.chunk_of.map(|(file, _)| self.rows[&file].chunk_bytes);
+            if chunk_bytes.is_some_and(|most| bytes > most) {
+                return no(Errno::EFBIG);
+            }
             row.bytes = bytes;
             if !who.root() {
                 row.strip(who);
@@ -372,6 +528,16 @@ impl Model {
             who.need(&before, 2)?;
         }
         *self.at(set.id) = row;
+        if let Some(bytes) = set.bytes {
+            self.cut(set.id, bytes, true);
+        }
+        // A chunk whose length is set is written, by whoever sets it.
+        if let Some((file, _)) = before.chunk_of
+            && set.bytes.is_some_and(|bytes| bytes != before.bytes)
+            && !who.root()
+        {
+            self.at(file).strip(who);
+        }
         let is_gone = self.gone.contains(&set.id) && *answer == Answer::refused(Errno::EIO);
         Ok(is_gone || self.is_found(set.id, answer))
     }
@@ -417,6 +583,10 @@ impl Model {
         }
         let mut row = self.new_row(who, &directory, create.kind, create.mode, InodeId(0));
         (row.bytes, row.target) = (create.target.len() as u64, create.target.clone());
+        if let Some(mib) = create.chunk_mib {
+            row.chunk_bytes = u64::from(mib) << 20;
+            row.xattrs.insert(CHUNKS_WANTED.to_vec(), mib.to_string().into_bytes());
+        }
         self.rows.insert(id, row);
         self.at(create.directory).entries.insert(create.name.as_bytes().to_vec(), id);
         match &create.open {
@@ -496,7 +666,7 @@ impl Model {
         if row.is_directory() {
             return no(Errno::EPERM);
         }
-        if row.links == 0 {
+        if row.links == 0 || row.chunk_of.is_some() {
             return no(Errno::ENOENT);
         }
         self.at(link.id).links += 1;

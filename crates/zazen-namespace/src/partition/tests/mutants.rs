@@ -12,10 +12,12 @@ const SEEDS_MAX: u64 = 16;
 /// Seed 0 stands for two operations at once in all orders.
 fn found(bug: Mutant) -> Option<(u64, String)> {
     let of_splits = matches!(bug, Mutant::IgnoresFreeze | Mutant::DropsFullBuckets | Mutant::ForgetsRights);
+    let of_chunks = matches!(bug, Mutant::CutsLess | Mutant::CutsOpenChunks | Mutant::AppendsOverlap);
     let run = |seed, bug| {
-        let run = || match of_splits {
-            true => Simulation::splitting(3, seed, ALL_FAULTS, bug).run(500),
-            false => Simulation::new(3, seed, ALL_FAULTS, bug).run(600),
+        let run = || match (of_splits, of_chunks) {
+            (true, _) => Simulation::splitting(3, seed, ALL_FAULTS, bug).run(500),
+            (_, true) => Simulation::chunking(3, seed, ALL_FAULTS, bug).run(500),
+            _ => Simulation::new(3, seed, ALL_FAULTS, bug).run(600),
         };
         let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).err()?;
         Some(panic.downcast::<String>().map_or_else(|_| "a panic".into(), |text| *text))

@@ -11,7 +11,7 @@ pub(super) fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).expect("a name")
 }
 
-fn at(directory: InodeId, text: &str) -> At {
+pub(super) fn at(directory: InodeId, text: &str) -> At {
     At { directory, name: name(text) }
 }
 
@@ -25,8 +25,10 @@ pub(super) struct Bed {
     /// The life of all nodes.
     pub(super) life: u64,
     caller: Credentials,
-    dropped: Vec<(NodeNo, InodeId, u64)>,
+    pub(super) dropped: Vec<(NodeNo, InodeId, u64)>,
     pub(super) records: Vec<Vec<u8>>,
+    /// Whether the asking nodes say so.
+    pub(super) knows_chunks: Option<bool>,
 }
 
 impl Bed {
@@ -42,6 +44,7 @@ impl Bed {
             caller: Credentials { uid: 0, gid: 0, groups: vec![] },
             dropped: Vec::new(),
             records: Vec::new(),
+            knows_chunks: Some(true),
         }
     }
 
@@ -83,6 +86,7 @@ impl Bed {
             credentials: self.caller.clone(),
             operation,
             place: None,
+            knows_chunks: self.knows_chunks,
         };
         Event::Request { token: number, request }
     }
@@ -103,7 +107,7 @@ impl Bed {
         assert_eq!(self.ask(operation), Answer::Done, "{shown}");
     }
 
-    fn entry(&mut self, operation: Operation) -> InodeId {
+    pub(super) fn entry(&mut self, operation: Operation) -> InodeId {
         match self.ask(operation) {
             Answer::Entry(entry) => entry.id,
             other => panic!("{other:?}"),
@@ -123,14 +127,14 @@ impl Bed {
         self.partition.tables.locks.get(&id.serial()).map_or(0, Vec::len)
     }
 
-    fn stat(&mut self, id: InodeId) -> Attributes {
+    pub(super) fn stat(&mut self, id: InodeId) -> Attributes {
         match self.ask(Operation::GetAttributes(Inode { id })) {
             Answer::Found(found) => found.attributes,
             other => panic!("{other:?}"),
         }
     }
 
-    fn grant(&mut self, operation: Operation) -> Grant {
+    pub(super) fn grant(&mut self, operation: Operation) -> Grant {
         match self.ask(operation) {
             Answer::Grant(grant) => grant,
             other => panic!("{other:?}"),
@@ -140,25 +144,14 @@ impl Bed {
 
 pub(super) fn new_file(directory: InodeId, text: &str, mode: u32) -> Create {
     let (kind, device, target) = (Kind::File, 0, Vec::new());
-    Create {
-        directory,
-        name: name(text),
-        kind,
-        mode,
-        device,
-        target,
-        open: None,
-        exclusive: true,
-        copies: 0,
-        archived: None,
-    }
+    Create { kind, mode, device, target, ..Create::file(directory, name(text)) }
 }
 
 fn create(directory: InodeId, text: &str, mode: u32) -> Operation {
     Operation::Create(new_file(directory, text, mode))
 }
 
-fn rename(from: (InodeId, &str), to: (InodeId, &str)) -> Rename {
+pub(super) fn rename(from: (InodeId, &str), to: (InodeId, &str)) -> Rename {
     Rename {
         directory: from.0,
         name: name(from.1),
@@ -169,20 +162,20 @@ fn rename(from: (InodeId, &str), to: (InodeId, &str)) -> Rename {
     }
 }
 
-const READ: Mode = Mode { read: true, write: false, truncate: false };
+pub(super) const READ: Mode = Mode { read: true, write: false, truncate: false };
 pub(super) const WRITE: Mode = Mode { read: false, write: true, truncate: false };
-const TRUNCATE: Mode = Mode { read: false, write: true, truncate: true };
+pub(super) const TRUNCATE: Mode = Mode { read: false, write: true, truncate: true };
 
-fn open(id: InodeId, mode: Mode) -> Operation {
+pub(super) fn open(id: InodeId, mode: Mode) -> Operation {
     Operation::Open(Open { id, mode })
 }
 
-fn release(id: InodeId, writers: u32, readers: u32) -> Operation {
+pub(super) fn release(id: InodeId, writers: u32, readers: u32) -> Operation {
     Operation::Release(Release { id, writers, readers, commit: None })
 }
 
-fn set(id: InodeId) -> SetAttributes {
-    SetAttributes { id, mode: None, uid: None, gid: None, bytes: None, accessed_ns: None, modified_ns: None }
+pub(super) fn set(id: InodeId) -> SetAttributes {
+    SetAttributes::of(id)
 }
 
 #[test]

@@ -37,6 +37,7 @@ pub(super) struct Simulation {
     operations: u64,
     layouts: Layouts,
     splitting: bool,
+    chunking: bool,
     /// The most directories that were split at a time, and how often one was merged.
     pub(super) split_most: usize,
     pub(super) merged: usize,
@@ -59,6 +60,7 @@ impl Simulation {
             operations: 0,
             layouts: Layouts::default(),
             splitting: false,
+            chunking: false,
             split_most: 0,
             merged: 0,
             splits_before: 0,
@@ -79,6 +81,11 @@ impl Simulation {
         let world = World::new(partitions, 3, seed, faults, mutant);
         let model = Model { splits: true, ..Model::new(0o777) };
         Simulation { world, model, splitting: true, ..Simulation::new(partitions, seed, faults, mutant) }
+    }
+
+    /// One in which some files have their bytes in chunks of a MiB.
+    pub(super) fn chunking(partitions: u32, seed: u64, faults: Faults, mutant: Option<Mutant>) -> Simulation {
+        Simulation { chunking: true, ..Simulation::new(partitions, seed, faults, mutant) }
     }
 
     fn add_client(&mut self, node: u32) {
@@ -138,6 +145,9 @@ impl Simulation {
         if self.splitting && self.world.random.one_in(3) {
             return self.some_removal();
         }
+        if self.chunking && self.world.random.one_in(2) {
+            return self.some_chunk_operation(node);
+        }
         let directory = self.some_directory();
         let random = &mut self.world.random;
         let (name, mode) = (name(random), [0o777, 0o755, 0o700, 0o1777, 0o2775, 0o6755][random.below(6)]);
@@ -194,6 +204,7 @@ impl Simulation {
         let open = (kind == Kind::File && random.one_in(2)).then_some(how);
         let target = if kind == Kind::Symlink { b"to".to_vec() } else { Vec::new() };
         let exclusive = open.is_none() || random.one_in(2);
+        let chunk_mib = (self.chunking && kind == Kind::File && random.one_in(2)).then_some(1);
         Operation::Create(Create {
             directory,
             name,
@@ -205,7 +216,52 @@ impl Simulation {
             exclusive,
             copies: 0,
             archived: None,
+            chunk_mib,
         })
+    }
+
+    /// Something with the chunks of a file that the node has open, if there is one.
+    fn some_chunk_operation(&mut self, node: u32) -> Operation {
+        let rows = self.model.rows.iter().filter(|(_, row)| row.chunk_bytes > 0);
+        let (open, others): (Vec<_>, Vec<_>) = rows.partition(|(_, row)| row.opens.contains_key(&node));
+        let random = &mut self.world.random;
+        let picked = if open.is_empty() || random.one_in(8) { others } else { open };
+        let Some((id, row)) = picked.get(random.below(picked.len())) else {
+            let name = name(random);
+            return self.some_create(InodeId::ROOT, name, 0o777);
+        };
+        let (file, length) = (**id, row.bytes());
+        let (index, write) = (random.below(4) as u64, !random.one_in(4));
+        let mode = Mode { read: !write, write, truncate: false };
+        if !row.opens.contains_key(&node) {
+            let truncate = write && random.one_in(3);
+            return Operation::Open(Open { id: file, mode: Mode { truncate, ..mode } });
+        }
+        // Ends and beginnings of chunks, and what is between.
+        let bytes = [0, 5, 1 << 20, (1 << 20) + 5, 2 << 20, (3 << 20) - 1, length][random.below(7)];
+        match random.below(14) {
+            0..=4 => {
+                let make = write && !random.one_in(4);
+                Operation::OpenChunk(OpenChunk { file, index, mode, make })
+            }
+            5..=7 => {
+                let held = row.chunks.values().find_map(|id| {
+                    let (holder, generation) = self.model.rows[id].place?;
+                    (holder == node || random.one_in(4)).then_some((*id, generation))
+                });
+                let (id, generation) = held.unwrap_or((file, 1));
+                // No two are equal: each changes something.
+                let (blocks, modified_ns) = (self.operations + 1, self.operations as i64 + 1);
+                let bytes = if bytes > 1 << 20 { (1 << 20) + u64::from(random.one_in(4)) } else { bytes };
+                Operation::Commit(Commit { id, generation, bytes, blocks, modified_ns })
+            }
+            8 | 9 => Operation::Append(Append { file, bytes: bytes.min(1 << 21) }),
+            10 | 11 => {
+                Operation::SetAttributes(SetAttributes { bytes: Some(bytes), ..SetAttributes::of(file) })
+            }
+            12 => Operation::Chunks(Chunks { file, from: index / 2, max: 99, writing: random.one_in(2) }),
+            _ => Operation::GetAttributes(Inode { id: file }),
+        }
     }
 
     fn some_open(&mut self) -> Operation {
@@ -264,6 +320,7 @@ impl Simulation {
                 credentials: caller.clone(),
                 operation,
                 place: None,
+                knows_chunks: Some(true),
             };
             self.world.send(request.clone());
             client.asks.push((request, None));
@@ -350,6 +407,7 @@ impl Simulation {
                 let writes = match &request.operation {
                     Operation::Open(open) => open.mode.write,
                     Operation::Create(create) => create.open.as_ref().is_some_and(|mode| mode.write),
+                    Operation::OpenChunk(open) => open.mode.write,
                     _ => false,
                 };
                 self.opens.push((who.node, grant.attributes.id, writes));
@@ -547,4 +605,14 @@ fn directories_that_are_split_are_the_reference() {
         merged += simulation.merged;
     }
     assert!(split > 2 && merged > 2, "{split} split at a time, {merged} merged");
+}
+
+#[test]
+fn files_of_chunks_are_the_reference() {
+    for seed in 1..=8 * times() {
+        let partitions = [1, 2, 3, 16][seed as usize % 4];
+        println!("{partitions} partitions, seed {seed}");
+        let faults = if seed % 3 == 0 { Faults { compare: 20, ..NO_FAULTS } } else { ALL_FAULTS };
+        Simulation::chunking(partitions, seed, faults, None).run(1200);
+    }
 }

@@ -286,7 +286,7 @@ impl World {
     /// The buckets, and the directory of each. A bucket is in the list of its directory, and has
     /// its rights.
     fn buckets(&self) -> BTreeMap<InodeId, (InodeId, u32)> {
-        let row = |id: InodeId| self.seats[id.partition().0 as usize].primary.tables.inodes.get(id.serial());
+        let row = |id: InodeId| self.seats[id.partition().0 as usize].primary.tables.row(id.serial());
         let mut buckets = BTreeMap::new();
         for seat in &self.seats {
             let tables = &seat.primary.tables;
@@ -308,7 +308,7 @@ impl World {
         }
         let rows = self.seats.iter().flat_map(|seat| {
             let number = seat.primary.tables.number;
-            seat.primary.tables.inodes.iter().map(move |(serial, _)| InodeId::new(number, serial))
+            seat.primary.tables.rows().map(move |(serial, _)| InodeId::new(number, serial))
         });
         let lost: Vec<_> = rows.filter(|id| id.is_bucket() && !buckets.contains_key(id)).collect();
         assert!(lost.is_empty(), "buckets of no directory: {lost:?}");
@@ -322,7 +322,7 @@ impl World {
         let whole = |id: InodeId| buckets.get(&id).map_or(id, |(directory, _)| *directory);
         for seat in &self.seats {
             let tables = &seat.primary.tables;
-            for (serial, inode) in tables.inodes.iter() {
+            for (serial, inode) in tables.rows() {
                 let directory = inode.kind == Kind::Directory;
                 let row = Row {
                     kind: inode.kind,
@@ -343,6 +343,20 @@ impl World {
                         .opens_of(serial)
                         .map(|(node, _, opens)| (node.0, (opens.readers, opens.writers)))
                         .collect(),
+                    chunk_bytes: tables.chunks.of_file(serial).map_or(0, |chunks| chunks.chunk_bytes),
+                    chunks: tables
+                        .chunks
+                        .of_file(serial)
+                        .into_iter()
+                        .flat_map(|chunks| chunks.from(0))
+                        .map(|(index, chunk)| (index, InodeId::new(tables.number, chunk)))
+                        .collect(),
+                    chunk_of: tables
+                        .chunks
+                        .file_of(serial)
+                        .map(|(file, index)| (InodeId::new(tables.number, file), index)),
+                    chunks_end: 0,
+                    chunks_written: false,
                 };
                 if directory {
                     let id = InodeId::new(tables.number, serial);
@@ -365,6 +379,8 @@ impl World {
             rows.get_mut(directory).expect("the directory of a bucket").links += links;
         }
         let gone = Default::default();
-        Model { rows, loose: false, gone, splits: self.settings.split_entries < u32::MAX }
+        let mut model = Model { rows, loose: false, gone, splits: self.settings.split_entries < u32::MAX };
+        model.count_chunks();
+        model
     }
 }
