@@ -3,8 +3,12 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=src/variadic.c");
-    // Constructors of other libraries open files and write to the standard streams.
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
+    // Constructors of other libraries open files and write to the standard streams. zig's linker
+    // does not take the option: scripts/initfirst.py marks what it made.
+    println!("cargo:rerun-if-env-changed=RUSTC_LINKER");
+    if !std::env::var("RUSTC_LINKER").is_ok_and(|linker| linker.contains("zigcc")) {
+        println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
+    }
     link_unwinder();
     let stubs = zazen_stubs_build::Stubs::generate("../../plugins/posix/posix.h");
     stubs.write_raw();

@@ -24,7 +24,7 @@ on, and its other ranks only compute.
     # without a plug-in: a socket for each rank, and another one to storage, which adds; the same
     # with the daemon's sockets in place of its own
     python stations.py --serve 127.0.0.1:5000 --ranks 4 --blocks 320 &
-    python sums.py --listen 127.0.0.1:6000 --integrate 16 --out sums.bin &
+    python sums.py --listen 127.0.0.1:6000 --ranks 4 --integrate 16 --out sums.bin &
     mpiexec -n 4 python correlator.py --plain 127.0.0.1:5000 --store tcp:127.0.0.1:6000 --blocks 320
     mpiexec -n 4 zazen run --forward /data --sockets -- python correlator.py --plain 127.0.0.1:5000 ...
 

@@ -3,8 +3,8 @@
 
 python sums.py sums.bin                                    # what is in a file
 python sums.py --listen 127.0.0.1:6000 --out sums.bin      # take what comes over TCP
-# and add 8 each, which plain correlators don't
-python sums.py --listen 127.0.0.1:6000 --integrate 8 --out sums.bin
+# and add 8 each, which plain correlators don't; two of them connect
+python sums.py --listen 127.0.0.1:6000 --ranks 2 --integrate 8 --out sums.bin
 """
 
 from __future__ import annotations
@@ -97,13 +97,13 @@ class Adder:
             self.emit(self.open.pop(key))
 
 
-def listen(address, blocks, out):
-    """Takes records until all that connected are gone again; how many bytes came, and how many
-    left."""
+def listen(address, ranks, blocks, out):
+    """Takes records until so many ranks have connected and all of them are gone again; how many
+    bytes came, and how many left."""
     host, _, port = address.rpartition(":")
     listener = socket.create_server((host, int(port)))
     print(f"listening on {listener.getsockname()[1]}", flush=True)
-    came = left = 0
+    came = left = connected = 0
 
     def emit(record):
         nonlocal left
@@ -116,6 +116,7 @@ def listen(address, blocks, out):
             for key, _ in ready.select():
                 if key.fileobj is listener:
                     connection, _ = listener.accept()
+                    connected += 1
                     rest[connection] = b""
                     ready.register(connection, selectors.EVENT_READ)
                     continue
@@ -132,7 +133,7 @@ def listen(address, blocks, out):
                     ready.unregister(key.fileobj)
                     del rest[key.fileobj]
                     key.fileobj.close()
-                    if not rest:
+                    if not rest and connected >= ranks:
                         adder.flush()
                         return came, left
 
@@ -143,12 +144,13 @@ def main(words=None):
     )
     parser.add_argument("file", nargs="?", help="a file of sums")
     parser.add_argument("--listen", metavar="HOST:PORT", help="take them from there; port 0: any")
+    parser.add_argument("--ranks", type=int, default=1, help="end when so many have connected and are gone")
     parser.add_argument("--integrate", type=int, default=1, help="add so many of each part")
     parser.add_argument("--out", help="write them to this file")
     arguments = parser.parse_args(words)
     if arguments.listen:
         with open(arguments.out or "/dev/null", "wb") as out:
-            came, left = listen(arguments.listen, arguments.integrate, out)
+            came, left = listen(arguments.listen, arguments.ranks, arguments.integrate, out)
         print(f"{came} bytes came, {left} bytes left")
         return 0
     if not arguments.file:

@@ -36,6 +36,9 @@ struct zazen_caller;
 /* And of px_open_several(): the time of access is that of before the bytes of `data` were read.
  * Whoever reads them says so when it closes the file (PX_CLOSE_READ), or reads a byte. */
 #define PX_AHEAD_QUIET 4
+/* And of both: the file changed within the last three seconds, so that what is said of it may be
+ * somebody's word that other files changed, too. */
+#define PX_AHEAD_NEWS 8
 
 /* Bits of px_close()'s `last`: no descriptor of the session refers to the description any more;
  * bytes that came along quietly were read. */
@@ -202,6 +205,7 @@ int64_t px_entries(uint32_t id /* in:obj */, void *data /* out:arr:size=+1:zeroc
 
 /* What is known of a file. An empty path means the description `dir` itself. */
 
+/* The result is 1 if the file changed within the last three seconds, else 0. */
 /* errno */
 int px_stat(int dir /* in:obj */, const char *path /* in:str:max=4096 */, int flags /* in:obj */,
             uint32_t mask /* in:obj */, struct px_stat *stat /* out:ptr */);
@@ -335,7 +339,8 @@ int px_open_ahead(int dir /* in:obj */, const char *path /* in:str:max=4096 */, 
                   void *data /* out:arr:size=+1:zerocopy */, uint64_t *count /* inout:ptr */);
 /* px_stat() of several names in a folder: `folder` is empty, or a path that ends with a slash, and
  * each name ends with a NUL. `found` gets a struct px_found for each, as many as fit. `also`: the
- * two extended attributes, too. */
+ * two extended attributes, too. The result is 1 if one of the files changed within the last three
+ * seconds, or one of the looks failed; else 0. */
 /* errno */
 int px_stat_several(int dir /* in:obj */, const char *folder /* in:str:max=4096 */, int flags /* in:obj */,
                     uint32_t mask /* in:obj */, int also /* in:obj */,
@@ -351,6 +356,11 @@ int px_stat_several(int dir /* in:obj */, const char *folder /* in:str:max=4096 
 int px_open_several(int dir /* in:obj */, const char *folder /* in:str:max=4096 */, int flags /* in:obj */,
                     const void *names /* in:arr:size=+1:max=65536 */, uint64_t bytes /* in:obj */,
                     void *files /* out:arr:size=+1:zerocopy */, uint64_t *room /* inout:ptr */);
+
+/* px_close() of several descriptions: `closes` is a number and PX_CLOSE_... of each, two uint32_t.
+ * One that cannot be closed does not keep the others open; the result is of the last one. */
+/* errno */
+int px_close_several(const void *closes /* in:arr:size=+1:max=65536 */, uint64_t bytes /* in:obj */);
 
 /* END-ZAZEN-SCANNER */
 

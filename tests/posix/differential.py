@@ -18,6 +18,7 @@ import struct
 import subprocess
 import sys
 
+import meanwhile
 import operations as more
 
 NAMES = [
@@ -50,6 +51,8 @@ OPEN_FLAGS = [
     os.O_PATH,
 ]
 SLOTS = 6
+# An interpreter that another user can run.
+ANYBODYS = "/usr/bin/python3"
 EXEC = (
     "import os,sys,stat\n"
     "for fd in map(int, sys.argv[1:]):\n"
@@ -61,8 +64,9 @@ EXEC = (
 )
 
 
-def operations(seed: int, steps: int, processes: int) -> list[dict]:
-    """Independent of what any operation gives, so that some can be left out."""
+def operations(seed: int, steps: int, processes: int, with_others: bool = False) -> list[dict]:
+    """Independent of what any operation gives, so that some can be left out. `with_others`: those
+    in which somebody else changes files, and none that starts a process."""
     rng, often = random.Random(seed), random.Random(~seed)
     kinds = [
         ("open", 14), ("close", 6), ("read", 8), ("write", 12), ("pread", 6), ("pwrite", 6), ("seek", 8),
@@ -94,13 +98,17 @@ def operations(seed: int, steps: int, processes: int) -> list[dict]:
         step["whence"] = rng.randrange(3)
         step["mode"] = rng.choice([0o600, 0o644, 0o400, 0o755, 0o777, 0o1777, 0])
         step["pick"] = rng.randrange(1000)
-        if often.randrange(60) == 0:
+        if with_others:
+            step["op"] = "others"
+        elif often.randrange(60) == 0:
             step["op"] = "in_order"
         result.append(step)
     return result
 
 
-class Player(more.Orders, more.Mappings, more.Streams, more.Signals, more.Limits, more.Place):
+class Player(
+    more.Orders, more.Mappings, more.Streams, more.Signals, more.Limits, more.Place, meanwhile.Meanwhile
+):
     """One process's part. `without` names what is left out, by a stated limit."""
 
     def __init__(self, root: str, without: frozenset[str] = frozenset()) -> None:
@@ -424,11 +432,14 @@ def remove(folder: str) -> None:
 
 
 def play(root: str, seed: int, steps: int, processes: int, only: set[int] | None,
-         without: frozenset[str]) -> None:  # fmt: skip
+         without: frozenset[str], channel: str | None) -> None:  # fmt: skip
     sys.stdout.reconfigure(line_buffering=True)
     player = Player(root, without)
     os.chdir(root)
-    plan = [step for step in operations(seed, steps, processes) if only is None or step["i"] in only]
+    if channel is not None:
+        player.connect(channel)
+    all_steps = operations(seed, steps, processes, channel is not None)
+    plan = [step for step in all_steps if only is None or step["i"] in only]
     pipes = {}
 
     def serve(reader: int, writer: int) -> None:
@@ -481,8 +492,12 @@ class Comparison:
     """Plays seeds in two environments: plainly in `direct`, and forwarded in `there`, which `here`
     names."""
 
-    def __init__(self, direct: str, here: str, there: str, command: list[str], environment: dict) -> None:
+    def __init__(
+        self, direct: str, here: str, there: str, command: list[str], environment: dict,
+        with_others: bool = False, user: int | None = None,
+    ) -> None:  # fmt: skip
         self.direct, self.here, self.there = direct, here, there
+        self.with_others, self.user = with_others, user
         self.command, self.environment = command, environment
         # The supervisor can't hand on what is open by O_PATH, and creates a file before it finds no
         # number for it. The kernel's name of a far working directory is another one.
@@ -507,7 +522,7 @@ class Comparison:
         if only is not None:
             words += ["--only", ",".join(map(str, sorted(only)))]
         program = [
-            sys.executable,
+            sys.executable if self.user is None else ANYBODYS,
             "-S",
             os.path.abspath(__file__),
             "play",
@@ -518,7 +533,14 @@ class Comparison:
         ]
         environment = {**os.environ, **(self.environment if forwarded else {})}
         command = (self.command if forwarded else []) + program
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        with contextlib.ExitStack() as stack:
+            if self.with_others:
+                channel = stack.enter_context(meanwhile.acting(base + "/root", seed))
+                command += ["--channel", channel]
+            run = {"capture_output": True, "text": True, "timeout": 120}
+            if self.user is not None:
+                run |= {"user": self.user, "group": self.user, "extra_groups": []}
+            done = subprocess.run(command, env=environment, **run)
         lines = done.stdout.splitlines()
         if done.returncode != 0 or done.stderr:
             lines.append(f"exit {done.returncode}: {done.stderr[-2000:]}")
@@ -552,7 +574,8 @@ class Comparison:
 
 def report(comparison: Comparison, seed: int, steps: int, processes: int) -> str:
     left, wrong = comparison.shrink(seed, steps, processes)
-    plan = [step for step in operations(seed, steps, processes) if step["i"] in left]
+    every = operations(seed, steps, processes, comparison.with_others)
+    plan = [step for step in every if step["i"] in left]
     lines = [f"seed {seed}, {steps} steps, {processes} processes differ; {len(plan)} steps suffice:"]
     lines += [f"  {json.dumps(step)}" for step in plan]
     return "\n".join(lines + wrong)
@@ -570,7 +593,10 @@ def main() -> int:
             action.add_argument("--root", required=True)
             action.add_argument("--only")
             action.add_argument("--without", default="", help="what is left out, with commas")
+            action.add_argument("--channel", help="the folder by which somebody else is told what to change")
         else:
+            action.add_argument("--others", action="store_true", help="somebody else changes files meanwhile")
+            action.add_argument("--preload", help="a library that the forwarded program loads, too")
             action.add_argument("--count", type=int, default=10)
             action.add_argument("--direct", required=True, help="a folder for the direct runs")
             action.add_argument("--here", required=True, help="the forwarded prefix")
@@ -580,9 +606,13 @@ def main() -> int:
     if arguments.action == "play":
         only = {int(i) for i in arguments.only.split(",") if i} if arguments.only is not None else None
         without = frozenset(arguments.without.split(","))
-        play(arguments.root, arguments.seed, arguments.steps, arguments.processes, only, without)
+        channel = arguments.channel
+        play(arguments.root, arguments.seed, arguments.steps, arguments.processes, only, without, channel)
         return 0
-    comparison = Comparison(arguments.direct, arguments.here, arguments.there, arguments.command, {})
+    more_of_it = {"LD_PRELOAD": arguments.preload} if arguments.preload else {}
+    comparison = Comparison(
+        arguments.direct, arguments.here, arguments.there, arguments.command, more_of_it, arguments.others
+    )
     bad = 0
     for seed in range(arguments.seed, arguments.seed + arguments.count):
         if comparison.differs(seed, arguments.steps, arguments.processes):

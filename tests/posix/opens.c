@@ -102,6 +102,8 @@ int main(int count, char **words)
         close(dir);
         execlp("cat", "cat", NULL);
         return 3;
+    } else if (strcmp(end, "leave") == 0) {
+        return 0;
     } else if (strcmp(end, "fork") == 0) {
         close(dir);
         fork();

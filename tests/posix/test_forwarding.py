@@ -6,11 +6,12 @@ import re
 import shutil
 import signal
 import subprocess
+import textwrap
 import time
 from pathlib import Path
 
 import pytest
-from differential import Comparison, report
+from differential import ANYBODYS, Comparison, report
 from harness import PREFIX, Daemon, python
 
 HERE = Path(__file__).parent
@@ -20,9 +21,15 @@ def needs(program: str):
     return pytest.mark.skipif(shutil.which(program) is None, reason=f"{program} is not installed")
 
 
-def compare(daemon, seeds, steps: int, processes: int, *options: str) -> None:
+def compare(
+    daemon, seeds, steps: int, processes: int, *options: str,
+    environment=None, others=False, user=None, key=None,
+) -> None:  # fmt: skip
+    there = [str(daemon.direct / "d"), f"{PREFIX}/d", str(daemon.far / "d")]
     command = daemon.command(*options)
-    comparison = Comparison(str(daemon.direct / "d"), f"{PREFIX}/d", str(daemon.far / "d"), command, {})
+    if key is not None:
+        command[command.index("--key") + 1] = str(key)
+    comparison = Comparison(*there, command, environment or {}, others, user)
     for seed in seeds:
         if comparison.differs(seed, steps, processes):
             pytest.fail(report(comparison, seed, steps, processes))
@@ -43,6 +50,23 @@ def test_direct_random(daemon):
 
 def test_isolated_random(isolated):
     compare(isolated, range(400, 404), 200, 3)
+
+
+@pytest.mark.parametrize("clock", ["that goes slowly", "of the kernel"])
+def test_others_change_files_meanwhile(node, clock):
+    environment, seeds = {}, range(600, 601)
+    if clock == "that goes slowly":
+        # Where another user can load it.
+        library = node.folder / "slow_clock.so"
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, HERE / "slow_clock.c", "-ldl"], check=True)
+        environment["LD_PRELOAD"] = str(library)
+        seeds = range(610, 612)
+    compare(node, seeds, 16, 1, environment=environment, others=True)
+    if environment and os.getuid() == 0 and os.access(ANYBODYS, os.X_OK):
+        # Another user's files come along without their bytes.
+        key = Path(shutil.copy(node.key, node.folder / "key-of-another"))
+        os.chown(key, 65534, 65534)
+        compare(node, range(650, 651), 16, 1, environment=environment, others=True, user=65534, key=key)
 
 
 def test_another_node_random(node):
@@ -201,6 +225,120 @@ def test_becoming_another_user_of_another_nodes_files(node):
         assert before in expected
         expected = expected.replace(before, after)
     assert cat.sub("", forwarded.stdout) == expected, forwarded.stderr
+
+
+ROOT_AGAIN = """
+    import os, sys
+    os.chdir(sys.argv[1])
+    names = sorted(os.listdir("."))
+
+    def read(name):
+        fd = os.open(name, os.O_RDONLY)
+        try:
+            return os.read(fd, 100)
+        finally:
+            os.close(fd)
+
+    def each(some):
+        said = []
+        for name in some:
+            try:
+                said.append(read(name))
+            except OSError as error:
+                said.append(error.errno)
+        print(said)
+
+    for _ in range(2):
+        os.seteuid(65534)
+        each(names[:20])
+        os.seteuid(0)
+        held = os.open(names[0], os.O_RDONLY)
+        each(names)
+        each(names)
+        print(os.pread(held, 100, 0))
+        os.close(held)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_program_that_is_root_again_keeps_what_it_opens(node):
+    """It goes from one kind of connection to another, and back. What was said on the first kind
+    (that there is shared memory) was believed of the other: a call failed with EIO, and the session
+    was lost with all that it had open."""
+    node.empty()
+    said = []
+    for folder in (node.direct, node.far):
+        for number in range(40):
+            file = folder / f"{number:02}"
+            file.write_text(f"secret {number}")
+            file.chmod(0o644 if number % 3 == 0 else 0o600)
+        words = [python(), "-S", "-c", textwrap.dedent(ROOT_AGAIN)]
+        if folder == node.direct:
+            done = subprocess.run([*words, folder], capture_output=True, text=True, timeout=120)
+        else:
+            done = node.run(*words, PREFIX)
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout)
+    assert said[0] == said[1]
+
+
+BY_NUMBER = """
+    import ctypes, os, sys
+    os.chdir(sys.argv[1])
+    libc = ctypes.CDLL(None, use_errno=True)
+    print(len(os.listdir(".")), open("secret").read())
+    number = {"x86_64": 117, "aarch64": 147}[os.uname().machine]
+    assert libc.syscall(number, -1, 65534, -1) == 0
+    for name in ("secret", "open"):
+        try:
+            print(open(name).read())
+        except OSError as error:
+            print(error.errno)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("which", ["isolated", "node"])
+def test_becoming_another_user_by_a_calls_number(request, which):
+    """setresuid by syscall(): its far files were root's as before."""
+    daemon = request.getfixturevalue(which)
+    daemon.empty()
+    said = []
+    for folder in (daemon.direct, daemon.far):
+        folder.chmod(0o755)
+        (folder / "secret").write_text("secret")
+        (folder / "secret").chmod(0o600)
+        (folder / "open").write_text("open to all")
+        words = [python(), "-S", "-c", textwrap.dedent(BY_NUMBER)]
+        if folder == daemon.direct:
+            done = subprocess.run([*words, folder], capture_output=True, text=True, timeout=120)
+        else:
+            done = daemon.run(*words, PREFIX)
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout)
+    assert said[0] == said[1] == "2 secret\n13\nopen to all\n"
+
+
+ALLOCATES = """
+    import ctypes, os, sys
+    os.chdir(sys.argv[1])
+    held = os.open("held", os.O_RDONLY)
+    for name in ("one", "two"):
+        os.close(os.open(name, os.O_RDONLY))
+    library = ctypes.CDLL(None)
+    library.zazen_forward_allocate.restype = ctypes.c_void_p
+    print(library.zazen_forward_allocate(ctypes.c_size_t(4096)), os.pread(held, 10, 0), open("one").read())
+"""
+
+
+def test_a_program_that_asks_for_memory_keeps_what_is_open(node):
+    """The library's own memory, which is not to be had from another node: a close that nobody waits
+    for was answered in place of that, and the session was lost."""
+    node.empty()
+    for name in ("held", "one", "two"):
+        (node.far / name).write_text(name)
+    done = node.run(python(), "-S", "-c", textwrap.dedent(ALLOCATES), PREFIX)
+    assert done.stdout == "None b'held' one\n", done.stderr
 
 
 # Tells its go-between's socket, and ends with its input.

@@ -11,6 +11,7 @@ from harness import PREFIX
 PROGRAM = Path(__file__).parent / "programs" / "others.c"
 NUMBERS = Path(__file__).parent / "programs" / "numbers.c"
 MEMORY = Path(__file__).parent / "programs" / "memory.c"
+THROWN = Path(__file__).parent / "programs" / "thrown.cc"
 GIVEN = Path(__file__).parent / "programs" / "given.c"
 TREES = Path(__file__).parent / "programs" / "trees.c"
 
@@ -67,6 +68,23 @@ def test_addresses_that_a_program_does_not_have(request, tmp_path, mode, handles
     assert direct.stdout.count("EFAULT") > 20 and "still there 1 -" in direct.stdout
     assert there.stdout == direct.stdout, there.stderr
     assert (daemon.far / "f").read_bytes() == (daemon.direct / "f").read_bytes()
+
+
+@pytest.mark.parametrize("mode", ["forwarded", "direct", "node"])
+def test_handlers_of_faults_that_do_not_come_back(request, tmp_path, mode):
+    if shutil.which("c++") is None:
+        pytest.skip("c++ is not installed")
+    daemon = request.getfixturevalue("node" if mode == "node" else "daemon")
+    words = ["c++", "-w", "-O1", "-fnon-call-exceptions", "-pthread", "-o", tmp_path / "thrown", THROWN]
+    subprocess.run(words, check=True)
+    daemon.empty()
+    words = [tmp_path / "thrown", daemon.direct]
+    direct = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    options = ["--direct"] if mode == "direct" else []
+    there = daemon.run(tmp_path / "thrown", PREFIX, options=options)
+    assert direct.stdout.count("a look -1") == 4 and "a write 1" in direct.stdout
+    assert there.stdout == direct.stdout, there.stderr
+    assert (daemon.far / "thrown").read_bytes() == (daemon.direct / "thrown").read_bytes()
 
 
 def test_a_far_folder_as_tmpdir_of_another_nodes_programs(node):

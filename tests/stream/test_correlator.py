@@ -210,7 +210,8 @@ class Cluster:
     def __init__(self, ranks, out):
         self.out = out
         self.serving = stations(*OBSERVED, "--serve", "127.0.0.1:0", "--ranks", ranks)
-        self.storage = stations("--listen", "127.0.0.1:0", "--integrate", 8, "--out", out, program="sums.py")
+        words = ["--listen", "127.0.0.1:0", "--ranks", ranks, "--integrate", 8, "--out", out]
+        self.storage = stations(*words, program="sums.py")
         port = json.loads(self.serving.stdout.readline())["port"]
         storage_port = self.storage.stdout.readline().split()[-1]
         self.words = [

@@ -48,6 +48,20 @@ def install(packages: Sequence[str]) -> None:
                 raise BenchError(f"installing failed; see what {how} says")
 
 
+def why_not(wanted: Sequence[str], may_install: bool) -> str | None:
+    """Makes the packages `wanted` available; where that can't be, what is missing."""
+    missing = lacking(wanted)
+    if not missing:
+        return None
+    if not may_install:
+        return f"`{command(missing)}`"
+    try:
+        install(missing)
+    except BenchError as error:
+        return str(error)
+    return None
+
+
 @contextlib.contextmanager
 def services_stay_down() -> Iterator[None]:
     """While inside, package scripts start no service; the policy that was there is put back."""

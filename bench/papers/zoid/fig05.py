@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import mounts
+import servers
 from host import Daemon, in_memory, workplace
 from process import BenchError
 from result import Figure, Summary
@@ -23,19 +23,19 @@ FORWARDED, DIRECT = "forwarded", "mounted by the clients"
 SPAN = 16 << 20
 CLIENTS = [1, 8]
 # Where and on what it is measured, for the page's first table.
-SETTING = "programs that write files on one machine, forwarded and over sshfs"
+SETTING = "programs that read and write files over NFS, server and clients on one machine"
 
 
 def run(context: Context) -> Figure:
     figure = Figure("fig5", TITLE, PAPER, "run.py fig5")
-    if why := mounts.sshfs_or_why(context.install):
+    if why := servers.lacking(servers.NFS_PACKAGES, context.install):
         figure.skipped.append(why)
         return figure
     with workplace() as programs, in_memory() as served:
         if not (programs.posix and programs.preload):
             raise BenchError("libzazen_posix.so or libzazen_preload.so is not there; `make install`")
         prepare(served, CLIENTS[-1], SPAN)
-        mounted = mounts.sshfs(served, programs.folder / "mnt", programs.folder / "ssh", ["direct_io"])
+        mounted = servers.nfs(programs, served, programs.folder / "mnt", programs.folder / "nfs")
         with mounted as there, Daemon(programs, [programs.posix], exports=[there]) as daemon:
             variables = daemon.variables_for("--forward", f"{PREFIX}={there}")
 
@@ -58,8 +58,9 @@ def run(context: Context) -> Figure:
                         repeats=max(3, context.repeats - 2))  # fmt: skip
             found = grid.measure(context)
     figure.limits.append(
-        "this kernel can mount no NFS: the network file system is sshfs on the loopback device, without the "
-        "kernel's cache (direct_io); encryption bounds it"
+        "NFS v3 by nfs-ganesha, of files in memory. Kernels of containers can mount no NFS: the client is "
+        "libnfs behind FUSE (nfsfs.c, which does what fuse-nfs does), without the kernel's cache "
+        "(direct_io), a connection for each of its threads. Server and clients share this machine's cores"
     )
     for direction in grid.directions:
         shares = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import servers
 from host import Daemon, workplace
 from process import BenchError
 from result import Figure, Summary
@@ -18,22 +19,26 @@ PAPER = (
     "ZOID, for CIOD serves one at a time (reading degraded between 512 and 1,024 KB, by PVFS)"
 )
 PREFIX = "/zazen-forwarded"
-FORWARDED, DIRECT = "forwarded", "not forwarded"
+FORWARDED, DIRECT = "forwarded", "mounted by the clients"
 CLIENTS = [1, 32]
 SPAN = 16 << 20
 # Where and on what it is measured, for the page's first table.
-SETTING = "programs that read and write files on one machine"
+SETTING = "programs that read and write files of a GlusterFS volume, servers and clients on one machine"
 
 
 def run(context: Context) -> Figure:
     figure = Figure("fig6", TITLE, PAPER, "run.py fig6")
-    folder = context.scratch / "files"
-    folder.mkdir(parents=True)
-    prepare(folder, CLIENTS[-1], SPAN)
+    if why := servers.lacking(servers.GLUSTER_PACKAGES, context.install):
+        figure.skipped.append(why)
+        return figure
     with workplace() as programs:
         if not (programs.posix and programs.preload):
             raise BenchError("libzazen_posix.so or libzazen_preload.so is not there; `make install`")
-        with Daemon(programs, [programs.posix], exports=[folder]) as daemon:
+        mounted = servers.glusterfs(
+            context.scratch / "bricks", programs.folder / "mnt", context.scratch / "gluster"
+        )
+        with mounted as folder, Daemon(programs, [programs.posix], exports=[folder]) as daemon:
+            prepare(folder, CLIENTS[-1], SPAN)
             variables = daemon.variables_for("--forward", f"{PREFIX}={folder}")
 
             def at(place: object):
@@ -54,7 +59,8 @@ def run(context: Context) -> Figure:
                         repeats=max(3, context.repeats - 2))  # fmt: skip
             found = grid.measure(context)
     figure.limits.append(
-        "no parallel file system: the local one, files in the page cache, one for each client"
+        f"GlusterFS with {servers.BRICKS} bricks without replicas, which are folders of one disk in the page "
+        "cache; its client does not cache. Servers and clients share this machine's cores"
     )
     for direction in grid.directions:
 

@@ -1,13 +1,13 @@
 /* floor.c: the machine's own cost of what a call does: two processes; 64 bytes and BYTES more
  * there, 64 bytes back.
  *
- *   floor socketpair|tcp|futex|spin|memcpy BYTES ROUNDS [CPU CPU]
+ *   floor socketpair|tcp|tcpspin|futex|spin|memcpy BYTES ROUNDS [CPU CPU]
  *   floor pwrite|pread BYTES ROUNDS CPU CPU FILE
  *
  * spin and futex: the bytes are already in shared memory, and the other end reads each cache line
- * of them. memcpy has no other end. pwrite and pread: the other end spins too, and does the call on
- * FILE; this end copies the bytes between its own memory and the shared memory. No forwarder can do
- * less. Prints one line of JSON. */
+ * of them. tcpspin: both ends ask their sockets again and again. memcpy has no other end. pwrite
+ * and pread: the other end spins too, and does the call on FILE; this end copies the bytes between
+ * its own memory and the shared memory. No forwarder can do less. Prints one line of JSON. */
 #define _GNU_SOURCE
 #include "clock.h"
 
@@ -37,7 +37,7 @@ static char *data, *copy, head[HEAD];
 static struct line {
     _Alignas(CACHE_LINE) _Atomic uint32_t value;
 } * there, *back;
-static int is_futex, is_pwrite, is_pread, file = -1;
+static int is_futex, is_spinning, is_pwrite, is_pread, file = -1;
 
 static void fail(const char *what) {
     fprintf(stderr, "floor: %s: %s\n", what, strerror(errno));
@@ -54,7 +54,9 @@ static void on_cpu(const char *number) {
 
 static int receive(int socket, char *into, size_t count) {
     while (count > 0) {
-        ssize_t got = read(socket, into, count);
+        ssize_t got = recv(socket, into, count, is_spinning ? MSG_DONTWAIT : 0);
+        if (got < 0 && errno == EAGAIN)
+            continue;
         if (got <= 0)
             return -1;
         into += got;
@@ -149,12 +151,14 @@ static void tcp_pair(int pair[2]) {
 
 int main(int argc, char **argv) {
     uint64_t rounds, before, began;
-    int pair[2] = {-1, -1}, is_socket, is_copy;
+    int pair[2] = {-1, -1}, is_tcp, is_socket, is_copy;
     struct samples samples;
     double cpu;
     if (argc < 4)
-        return fprintf(stderr, "floor socketpair|tcp|futex|spin|memcpy BYTES ROUNDS [CPU CPU]\n"), 2;
-    is_socket = strcmp(argv[1], "socketpair") == 0 || strcmp(argv[1], "tcp") == 0;
+        return fprintf(stderr, "floor socketpair|tcp|tcpspin|futex|spin|memcpy BYTES ROUNDS\n"), 2;
+    is_spinning = strcmp(argv[1], "tcpspin") == 0;
+    is_tcp = is_spinning || strcmp(argv[1], "tcp") == 0;
+    is_socket = is_tcp || strcmp(argv[1], "socketpair") == 0;
     is_copy = strcmp(argv[1], "memcpy") == 0;
     is_futex = strcmp(argv[1], "futex") == 0;
     is_pwrite = strcmp(argv[1], "pwrite") == 0;
@@ -179,7 +183,7 @@ int main(int argc, char **argv) {
     memset(copy, 7, bytes);
     if (strcmp(argv[1], "socketpair") == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0)
         fail("socketpair");
-    if (strcmp(argv[1], "tcp") == 0)
+    if (is_tcp)
         tcp_pair(pair);
     samples_init(&samples, rounds);
     if (!is_copy) {

@@ -106,7 +106,7 @@ def sshfs(folder: Path, mountpoint: Path, scratch: Path, options: list[str]) -> 
         all_options += [f"UserKnownHostsFile={scratch / 'known'}", "BatchMode=yes", *options]
         words = [word for option in all_options for word in ("-o", option)]
         client = begin("sshfs", "-f", *words, f"{user}@127.0.0.1:{folder}", mountpoint)
-        wait(lambda: os.path.ismount(mountpoint), client, "sshfs")
+        wait(lambda: is_mount(mountpoint), client, "sshfs")
         yield mountpoint
     finally:
         unmount(mountpoint)
@@ -119,8 +119,12 @@ def answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+def is_mount(mountpoint: Path) -> bool:
+    return os.path.ismount(mountpoint)
+
+
 def unmount(mountpoint: Path) -> None:
-    if os.path.ismount(mountpoint):
+    if is_mount(mountpoint):
         subprocess.run(["umount", "-l", str(mountpoint)], capture_output=True, check=False)
 
 
@@ -128,11 +132,7 @@ def sshfs_or_why(install: bool) -> str | None:
     """Makes sshfs available, or says what is missing."""
     if why := why_no_fuse():
         return why
-    if packages.lacking(SSH_PACKAGES) and not (shutil.which("sshfs") and Path("/usr/sbin/sshd").exists()):
-        if not install:
-            return f"sshfs: `{packages.command(SSH_PACKAGES)}`"
-        try:
-            packages.install(SSH_PACKAGES)
-        except BenchError as error:
-            return f"sshfs: {error}"
-    return None
+    if shutil.which("sshfs") and Path("/usr/sbin/sshd").exists():
+        return None
+    why = packages.why_not(SSH_PACKAGES, install)
+    return why and f"sshfs: {why}"

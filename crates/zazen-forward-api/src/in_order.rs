@@ -15,7 +15,7 @@ const LOOKS_FIRST: usize = 16;
 /// The fewest that a call asks for.
 const LOOKS_MIN: usize = 4;
 /// Listings that are remembered, and bytes of each: names beyond them are asked for one by one.
-pub const LISTINGS: usize = 4;
+pub const LISTINGS: usize = 8;
 const LISTING_BYTES: usize = 256 << 10;
 /// How many names a program may pass over.
 const PASSED_OVER: usize = 4;
@@ -26,7 +26,9 @@ const STEPS_MAX: u32 = 16;
 const ORDERED_MIN: u32 = 3;
 /// The number of a listing whose description is closed.
 const CLOSED: u32 = u32::MAX;
-/// What stands before the name in an entry.
+/// Where an entry has its type, of which one is a directory, and its name.
+const KIND_AT: usize = 18;
+const DIRECTORY: u8 = 4;
 const NAME_AT: usize = 19;
 /// Files that are opened along with one, the first time.
 const OPENS_FIRST: usize = 2;
@@ -95,6 +97,14 @@ fn entry(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
     Some((&text[..end], at + length))
 }
 
+impl Walk {
+    /// Whether a program comes by that entry, of which this is the type. Folders are opened in
+    /// other ways than files, and a walk through files has none between them.
+    fn comes_by(self, kind: u8) -> bool {
+        !(matches!(self, Walk::Opens) && kind == DIRECTORY)
+    }
+}
+
 /// The entries of a directory, one by one, of those that are whole.
 pub fn each_entry(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut at = 0;
@@ -104,11 +114,11 @@ pub fn each_entry(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The next name behind `at`, which is none of the directory's own.
-fn next_name(bytes: &[u8], mut at: usize) -> Option<(&[u8], usize)> {
+/// The next name behind `at` that a walk comes by, which is none of the directory's own.
+fn next_name(walk: Walk, bytes: &[u8], mut at: usize) -> Option<(&[u8], usize)> {
     loop {
         let (name, next) = entry(bytes, at)?;
-        if !matches!(name, b"." | b"..") {
+        if !matches!(name, b"." | b"..") && walk.comes_by(bytes[at + KIND_AT]) {
             return Some((name, next));
         }
         at = next;
@@ -163,12 +173,24 @@ impl Listings {
         self.steps[walk as usize] = STEPS_MAX;
     }
 
-    /// Makes room for a listing, in place of the one that was of no use for longest.
+    /// Makes room for a listing: in place of one that a walk has come to the end of, or else of the
+    /// one that was of no use for longest. So a walk through a tree comes back to the folders above
+    /// that it has not been through.
     fn new_listing(&mut self, id: u32) -> usize {
-        let oldest = (0..LISTINGS).min_by_key(|which| self.all[*which].turn);
+        let oldest = (0..LISTINGS).min_by_key(|which| (!self.is_over(*which), self.all[*which].turn));
         let which = oldest.unwrap_or(0);
         self.all[which] = Listing { id, ..NO_LISTING };
         which
+    }
+
+    /// Whether nothing comes any more of a listing that a walk has gone through.
+    fn is_over(&self, which: usize) -> bool {
+        let listing = &self.all[which];
+        let is_over = |walk: Walk| {
+            let at = listing.at[walk as usize];
+            at > 0 && next_name(walk, &self.listed[which][..listing.bytes], at).is_none()
+        };
+        is_over(Walk::Looks) || is_over(Walk::Opens)
     }
 
     /// Adds entries to a listing, if there is room.
@@ -189,7 +211,7 @@ impl Listings {
             let bytes = &self.listed[which][..listing.bytes];
             let mut at = listing.at[walk as usize];
             for _ in 0..=PASSED_OVER {
-                let Some((next, end)) = next_name(bytes, at) else { break };
+                let Some((next, end)) = next_name(walk, bytes, at) else { break };
                 at = end;
                 if next == name {
                     (listing.at[walk as usize], listing.turn) = (end, self.turn);
@@ -234,7 +256,7 @@ impl Listings {
         let bytes = &self.listed[which][..self.all[which].bytes];
         let mut at = self.all[which].at[walk as usize];
         std::iter::from_fn(move || {
-            let (name, behind) = next_name(bytes, at)?;
+            let (name, behind) = next_name(walk, bytes, at)?;
             at = behind;
             Some(name)
         })
@@ -395,6 +417,24 @@ mod tests {
         assert_eq!((names.position(b"h", 0), names.position(b"c", 4)), (Some(5), Some(0)));
         names.forget(5);
         assert_eq!(names.position(b"h", 0), None);
+    }
+
+    #[test]
+    fn a_walk_through_a_tree_comes_back_to_the_folder_above() {
+        let mut listings = new();
+        let mut above = entries(&["d0", "d1", "d2", "d3", "d4", "d5", "f0", "f1"]);
+        let each = above.len() / 8;
+        above[..6 * each].chunks_mut(each).for_each(|entry| entry[KIND_AT] = DIRECTORY);
+        listings.listed(1, &above);
+        for below in 2..40 {
+            listings.listed(below, &entries(&["x", "y"]));
+            assert!(listings.step(Walk::Opens, b"x").is_some() && listings.step(Walk::Opens, b"y").is_some());
+        }
+        // Files are opened, and folders between them are not.
+        let which = listings.step(Walk::Opens, b"f0").unwrap();
+        assert_eq!(listings.following(Walk::Opens, which).collect::<Vec<_>>(), [b"f1"]);
+        assert_eq!(listings.step(Walk::Looks, b"d0"), Some(which));
+        assert_eq!(listings.following(Walk::Looks, which).count(), 7);
     }
 
     #[test]

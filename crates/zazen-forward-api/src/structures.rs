@@ -99,6 +99,8 @@ pub const AHEAD_WHOLE: i32 = 2;
 
 /// `PX_AHEAD_QUIET`: the time of access is that of before the bytes were read.
 pub const AHEAD_QUIET: i32 = 4;
+/// `PX_AHEAD_NEWS`: the file changed within the last three seconds.
+pub const AHEAD_NEWS: i32 = 8;
 
 /// `PX_CLOSE_LAST`: no descriptor of the session refers to the description any more.
 pub const CLOSE_LAST: i32 = 1;
@@ -230,4 +232,6 @@ pub mod function {
     pub const STAT_SEVERAL: u32 = 58;
     /// `px_open_several`
     pub const OPEN_SEVERAL: u32 = 59;
+    /// `px_close_several`
+    pub const CLOSE_SEVERAL: u32 = 60;
 }

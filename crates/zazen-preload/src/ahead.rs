@@ -16,9 +16,11 @@ mod opens;
 pub(crate) use listings::listed;
 pub(crate) use looks::{lacks, look};
 pub(crate) use opened::{entries, has, open, read, seek, stat};
+pub(crate) use opens::close_later;
 
 use crate::far::PxOpened;
 use crate::heard::Told;
+use crate::table::FarFile;
 use kept::may_keep;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,11 +61,15 @@ pub(crate) fn hear_of_calls(told: Told) -> bool {
 }
 
 /// A description is closed, here too. What px_close() is told besides.
-pub(crate) fn closed(id: u32) -> c_int {
+pub(crate) fn closed(entry: FarFile) -> c_int {
+    let id = entry.id();
     forget_opened(id);
-    listings::closed(id);
-    looks::closed(id);
-    opens::closed(id);
+    // Names are below folders alone.
+    if !matches!(entry.kind(), libc::S_IFREG) {
+        listings::closed(id);
+        looks::closed(id);
+        opens::closed(id);
+    }
     if opened::closed(id) { CLOSE_READ } else { 0 }
 }
 

@@ -369,7 +369,7 @@ hooks! {
 
     fn lseek(fd: c_int, offset: i64, whence: c_int) -> i64 {
         match table::entry(fd) {
-            None => next(fd, offset, whence),
+            None => { heard::hear(); next(fd, offset, whence) }
             Some(entry) => give(ahead::seek(entry.id(), offset, whence)),
         }
     }
@@ -476,7 +476,7 @@ hooks! {
         from: c_int, from_offset: *mut i64, to: c_int, to_offset: *mut i64, count: usize, flags: c_uint,
     ) -> isize {
         match (table::entry(from), table::entry(to)) {
-            (None, None) => next(from, from_offset, to, to_offset, count, flags),
+            (None, None) => { heard::hear(); next(from, from_offset, to, to_offset, count, flags) }
             (Some(from), Some(to)) if flags == 0 => {
                 give(copy_far(from, from_offset, to, to_offset, count))
             }
@@ -488,7 +488,7 @@ hooks! {
                 match here {
                     Some(copied) => copied,
                     // Two kernels: programs fall back to reading and writing.
-                    None if is_open(from) && is_open(to) => give(Err(libc::EXDEV)),
+                    None if table::is_open(from) && table::is_open(to) => give(Err(libc::EXDEV)),
                     None => give(Err(libc::EBADF)),
                 }
             }
@@ -497,6 +497,7 @@ hooks! {
 
     fn sendfile(to: c_int, from: c_int, offset: *mut i64, count: usize) -> isize {
         if table::entry(from).is_none() && table::entry(to).is_none() {
+            heard::hear();
             return next(to, from, offset, count);
         }
         if let Some(sent) = given::with_both(to, from, |to, from| next(to, from, offset, count)) {
@@ -518,6 +519,7 @@ hooks! {
         from: c_int, from_offset: *mut i64, to: c_int, to_offset: *mut i64, count: usize, flags: c_uint,
     ) -> isize {
         if table::entry(from).is_none() && table::entry(to).is_none() {
+            heard::hear();
             return next(from, from_offset, to, to_offset, count, flags);
         }
         let here = given::with_both(from, to, |from, to| {
@@ -531,6 +533,7 @@ hooks! {
 
     fn tee(from: c_int, to: c_int, count: usize, flags: c_uint) -> isize {
         if table::entry(from).is_none() && table::entry(to).is_none() {
+            heard::hear();
             return next(from, to, count, flags);
         }
         given::with_both(from, to, |from, to| next(from, to, count, flags))
@@ -539,7 +542,7 @@ hooks! {
 
     fn vmsplice(fd: c_int, parts: *const libc::iovec, count: usize, flags: c_uint) -> isize {
         match table::entry(fd) {
-            None => next(fd, parts, count, flags),
+            None => { heard::hear(); next(fd, parts, count, flags) }
             Some(_) => given::with_both(fd, fd, |fd, _| next(fd, parts, count, flags))
                 .unwrap_or_else(|| give(Err(libc::EBADF))),
         }
@@ -575,10 +578,6 @@ unsafe fn can_send(to: c_int, from: c_int, count: usize) -> Result<(), c_int> {
     let is_directory = table::entry(from).is_some_and(|entry| entry.kind() == libc::S_IFDIR);
     let refused = output & libc::O_APPEND != 0 || (is_directory && count > 0);
     if refused { Err(libc::EINVAL) } else { Ok(()) }
-}
-
-fn is_open(fd: c_int) -> bool {
-    table::fcntl_kernel(fd, libc::F_GETFD, 0).is_ok()
 }
 
 fn over_limit(size: i64) -> bool {
@@ -671,7 +670,7 @@ unsafe fn splice_by_copy(
         let known = unsafe { crate::metadata::fstat(fd, &raw mut stat) } == 0;
         known && stat.st_mode & libc::S_IFMT == libc::S_IFIFO
     };
-    if !is_open(from) || !is_open(to) {
+    if !table::is_open(from) || !table::is_open(to) {
         return Err(libc::EBADF);
     }
     if !is_pipe(from) && !is_pipe(to) {

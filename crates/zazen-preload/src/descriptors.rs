@@ -5,7 +5,7 @@ use crate::given::{self, Given, Real};
 use crate::real::{aliases, give, hooks};
 use crate::table::{self, FarFile};
 use crate::transport::{self, tagged};
-use crate::{ahead, events, fault, state};
+use crate::{ahead, events, fault, heard, state};
 use std::ffi::{c_int, c_uint};
 use zazen_forward_api::structures::CLOSE_LAST;
 
@@ -17,12 +17,13 @@ pub(crate) fn drop_entry(fd: c_int) -> Result<(), c_int> {
             let mut how = 0;
             if last {
                 table::drop_kept(entry);
-                how = CLOSE_LAST | ahead::closed(entry.id());
+                how = CLOSE_LAST | ahead::closed(entry);
             }
             let close = || far!(px_close(entry.id(), how)).map(|_| ());
             match state::uses_locks() {
                 // Of a file that stays open, only locks go.
                 false if !last => Ok(()),
+                false if entry.is_only_read() && ahead::close_later(entry.id(), how) => Ok(()),
                 false if entry.is_only_read() => transport::without_waiting(close),
                 _ => close(),
             }
@@ -73,12 +74,20 @@ hooks! {
         match table::entry(fd) {
             Some(entry) => give(control(fd, entry, command, argument)),
             None if transport::owns(fd) => give(Err(libc::EBADF)),
-            None => next(fd, command, argument),
+            None => {
+                if is_of_locks(command) {
+                    heard::hear();
+                }
+                next(fd, command, argument)
+            }
         }
     }
 
     fn flock(fd: c_int, operation: c_int) -> c_int {
-        let Some(entry) = table::entry(fd) else { return next(fd, operation) };
+        let Some(entry) = table::entry(fd) else {
+            heard::hear();
+            return next(fd, operation);
+        };
         let id = entry.id();
         state::note_locks();
         give(match far!(px_flock(id, operation)) {
@@ -91,6 +100,7 @@ hooks! {
 
     fn lockf(fd: c_int, command: c_int, length: i64) -> c_int {
         if table::entry(fd).is_none() {
+            heard::hear();
             return next(fd, command, length);
         }
         let mut lock: libc::flock64 = std::mem::zeroed();
@@ -115,7 +125,10 @@ hooks! {
     fn ioctl(fd: c_int, request: u64, argument: usize) -> c_int {
         match table::entry(fd) {
             Some(entry) => give(device_control(fd, entry, request, argument)),
-            None => next(fd, request, argument),
+            None => {
+                heard::hear();
+                next(fd, request, argument)
+            }
         }
     }
 
@@ -135,6 +148,21 @@ aliases! {
     fcntl64 = fcntl, (fd: c_int, command: c_int, argument: usize) -> c_int;
     __fcntl = fcntl, (fd: c_int, command: c_int, argument: usize) -> c_int;
     lockf64 = lockf, (fd: c_int, command: c_int, length: i64) -> c_int;
+}
+
+/// Whether a command of fcntl is about locks: who gets one knows that others are done.
+fn is_of_locks(command: c_int) -> bool {
+    matches!(
+        command,
+        libc::F_GETLK
+            | libc::F_SETLK
+            | libc::F_SETLKW
+            | libc::F_OFD_GETLK
+            | libc::F_OFD_SETLK
+            | libc::F_OFD_SETLKW
+            | libc::F_GETLEASE
+            | libc::F_SETLEASE
+    )
 }
 
 /// close_range around what is forwarded and what is ours.

@@ -8,7 +8,7 @@ use crate::far::far;
 use crate::open::open_far;
 use crate::real::{aliases, errno, give, hooks, set_errno};
 use crate::table::{self, FarFile};
-use crate::{ahead, state};
+use crate::{ahead, heard, state};
 use std::ffi::{c_char, c_int, c_void};
 
 /// Where libc has the size of its buffer.
@@ -142,7 +142,7 @@ hooks! {
 
     fn readdir(stream: *mut libc::DIR) -> *mut libc::dirent64 {
         match ours(stream) {
-            None => next(stream),
+            None => { heard::hear(); next(stream) }
             Some(own) => next_entry(own),
         }
     }
@@ -150,7 +150,10 @@ hooks! {
     fn readdir_r(
         stream: *mut libc::DIR, entry: *mut libc::dirent64, result: *mut *mut libc::dirent64,
     ) -> c_int {
-        let Some(own) = ours(stream) else { return next(stream, entry, result) };
+        let Some(own) = ours(stream) else {
+            heard::hear();
+            return next(stream, entry, result);
+        };
         set_errno(0);
         let found = next_entry(own);
         *result = std::ptr::null_mut();
@@ -192,7 +195,10 @@ hooks! {
     }
 
     fn getdents64(fd: c_int, data: *mut c_void, count: usize) -> isize {
-        let Some(entry) = table::entry(fd) else { return next(fd, data, count) };
+        let Some(entry) = table::entry(fd) else {
+            heard::hear();
+            return next(fd, data, count);
+        };
         // The far side gives whole entries: as many as there is memory for.
         let backed = crate::fault::backed(data, count.min(ENTRIES_BYTES_MAX), true);
         give(backed.and_then(|bytes| entries_far(entry, data, bytes).map(|got| got as isize)))

@@ -1,17 +1,19 @@
 //! EFAULT for memory that a program names but does not have, as the kernel reports it.
 //!
 //! One instruction looks at a byte. If it faults, this library's handler of SIGSEGV and SIGBUS goes
-//! on behind it. Programs do not see the handler: sigaction and its relatives report the default.
-//! If a program installs a handler of its own, that handler takes this one's place. From then on, a
-//! system call looks, which takes longer.
+//! on behind it. Programs do not see the handler: sigaction and its relatives report the program's
+//! own, or the default. The kernel calls this library's handler as the program asked for its own:
+//! on that stack, with those signals blocked. For any other fault it jumps to the program's. If a
+//! program ignores these signals, or sets a handler by the system call's number, a system call
+//! looks, which takes longer.
 //!
-//! Invariants: any other fault ends the program as without this library, with its registers in the
-//! core dump. A look writes nothing.
+//! Invariants: any other fault is the program's handler's, or ends the program as without this
+//! library, with its registers in the core dump. A look writes nothing.
 
 use crate::real::{self, aliases, errno, hooks, set_errno, system_call};
-use crate::state;
+use crate::{signals, state};
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use zazen_forward_api::paths::PATH_MAX;
 
 /// Pages are at least so large.
@@ -151,16 +153,54 @@ fn program_counter(context: &mut libc::ucontext_t) -> &mut u64 {
 /// The kernel's `struct sigaction` of the default: all zeros.
 static DEFAULT: [u64; 4] = [0; 4];
 
+/// The handler. A program's own handler returns to the kernel, as without this one: it may leave by
+/// an exception or the end of its thread, for which no frame of this library's may be in the way.
+#[unsafe(naked)]
 extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    #[cfg(target_arch = "x86_64")]
+    std::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "call {}",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jz 2f",
+        "jmp rax",
+        "2: ret",
+        sym theirs_of,
+    );
+    #[cfg(target_arch = "aarch64")]
+    std::arch::naked_asm!(
+        "stp x0, x1, [sp, #-32]!",
+        "stp x2, x30, [sp, #16]",
+        "bl {}",
+        "mov x9, x0",
+        "ldp x2, x30, [sp, #16]",
+        "ldp x0, x1, [sp], #32",
+        "cbz x9, 2f",
+        "br x9",
+        "2: ret",
+        sym theirs_of,
+    );
+}
+
+/// The program's handler that is to be called; 0 if all is done.
+extern "C" fn theirs_of(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) -> usize {
     // SAFETY: the kernel's objects.
     let (sent, at) = unsafe {
-        let Some(context) = context.cast::<libc::ucontext_t>().as_mut() else { return };
+        let Some(context) = context.cast::<libc::ucontext_t>().as_mut() else { return 0 };
         ((*info).si_code <= 0, program_counter(context))
     };
     let looks = [look as *const () as usize, touch as *const () as usize];
     if !sent && looks.iter().any(|look| (*look..*look + LOOK_BYTES).contains(&(*at as usize))) {
         *at = (faulted as *const () as usize) as _;
-        return;
+        return 0;
+    }
+    if let Some(theirs) = Theirs::of(signal).and_then(Theirs::take) {
+        return theirs;
     }
     // What faulted does so again, and ends the program. What was sent is sent again.
     let action = (&raw const DEFAULT) as usize;
@@ -170,6 +210,7 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
         let tid = system_call(libc::SYS_gettid, [0; 6]).unwrap_or(0);
         let _ = system_call(libc::SYS_tgkill, [pid, tid, signal as usize, 0, 0, 0]);
     }
+    0
 }
 
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
@@ -188,17 +229,64 @@ unsafe fn real_sigaction(signal: c_int, new: *const libc::sigaction, old: *mut l
     }
 }
 
-/// Puts the handler where the default is.
-fn stand_in(signal: c_int) {
+/// The program's own handler of one of the two signals.
+struct Theirs {
+    /// 0: the default.
+    handler: AtomicUsize,
+    flags: AtomicI32,
+}
+
+impl Theirs {
+    const fn new() -> Theirs {
+        Theirs { handler: AtomicUsize::new(0), flags: AtomicI32::new(0) }
+    }
+
+    fn of(signal: c_int) -> Option<&'static Theirs> {
+        static OF: [Theirs; 2] = [Theirs::new(), Theirs::new()];
+        SIGNALS.iter().position(|one| *one == signal).map(|at| &OF[at])
+    }
+
+    /// The handler and its flags.
+    fn get(&self) -> (usize, c_int) {
+        (self.handler.load(Ordering::Acquire), self.flags.load(Ordering::Relaxed))
+    }
+
+    fn set(&self, handler: usize, flags: c_int) {
+        self.flags.store(flags, Ordering::Relaxed);
+        self.handler.store(handler, Ordering::Release);
+    }
+
+    /// The handler, for one call of it; it may be for one call only.
+    fn take(&self) -> Option<usize> {
+        let (handler, flags) = self.get();
+        if flags & libc::SA_RESETHAND != 0 {
+            let one = (Ordering::AcqRel, Ordering::Relaxed);
+            return self
+                .handler
+                .compare_exchange(handler, 0, one.0, one.1)
+                .ok()
+                .filter(|handler| *handler != 0);
+        }
+        (handler != 0).then_some(handler)
+    }
+}
+
+/// Puts the handler where the default is, or the program's own, which it calls then.
+fn stand_in(signal: c_int, theirs: &Theirs) {
     // SAFETY: all zeros is a valid sigaction; a handler that lives for ever.
     unsafe {
         let mut now: libc::sigaction = std::mem::zeroed();
-        if real_sigaction(signal, std::ptr::null(), &raw mut now) == 0 && now.sa_sigaction == libc::SIG_DFL {
-            now = std::mem::zeroed();
-            now.sa_sigaction = handle as Handler as usize;
-            now.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-            real_sigaction(signal, &raw const now, std::ptr::null_mut());
+        let told = real_sigaction(signal, std::ptr::null(), &raw mut now) == 0;
+        if !told || is_ours(now.sa_sigaction) || now.sa_sigaction == libc::SIG_IGN {
+            return;
         }
+        theirs.set(now.sa_sigaction, now.sa_flags);
+        if now.sa_sigaction == libc::SIG_DFL {
+            now.sa_flags = libc::SA_ONSTACK | libc::SA_RESTART;
+        }
+        now.sa_sigaction = handle as Handler as usize;
+        now.sa_flags = now.sa_flags & !libc::SA_RESETHAND | libc::SA_SIGINFO;
+        real_sigaction(signal, &raw const now, std::ptr::null_mut());
     }
 }
 
@@ -216,50 +304,94 @@ fn settle() {
 
 /// Called once, when the library is loaded.
 pub(crate) fn begin() {
-    SIGNALS.into_iter().for_each(stand_in);
+    for signal in SIGNALS {
+        if let Some(theirs) = Theirs::of(signal) {
+            stand_in(signal, theirs);
+        }
+    }
     settle();
 }
 
-fn is_one(signal: c_int) -> bool {
-    state::is_active() && SIGNALS.contains(&signal)
+/// What the program does with the signal, if it is one of the two.
+fn one(signal: c_int) -> Option<&'static Theirs> {
+    Theirs::of(signal).filter(|_| state::is_active())
 }
 
-/// What signal(3) is told of the handler before.
-fn told(signal: c_int, before: usize) -> usize {
-    if !is_one(signal) {
-        return before;
-    }
+/// Sets a handler by `next`, which tells of the one before. What signal(3) tells of that.
+fn set(signal: c_int, new: usize, next: impl FnOnce() -> usize) -> usize {
+    signals::handles(signal, new);
+    let Some(theirs) = one(signal) else { return next() };
+    let (handler, _) = theirs.get();
+    // Until this library's handler is there again, a fault is the new one's.
+    HANDLED.store(false, Ordering::Relaxed);
+    let before = next();
     let kept = errno();
-    stand_in(signal);
+    stand_in(signal, theirs);
     settle();
     set_errno(kept);
-    if is_ours(before) { libc::SIG_DFL } else { before }
+    if is_ours(before) { handler } else { before }
 }
 
 hooks! {
     fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
-        let result = next(signal, new, old);
-        if result == 0 && is_one(signal) {
-            if !old.is_null() && is_ours((*old).sa_sigaction) {
-                *old = std::mem::zeroed();
-            }
-            stand_in(signal);
-            settle();
+        let before = one(signal).map(Theirs::get);
+        let result = match new.is_null() {
+            true => next(signal, new, old),
+            false => set(signal, (*new).sa_sigaction, || next(signal, new, old) as usize) as c_int,
+        };
+        if let Some(before) = before
+            && result == 0
+            && !old.is_null()
+            && is_ours((*old).sa_sigaction)
+        {
+            ((*old).sa_sigaction, (*old).sa_flags) = before;
         }
         result
     }
 
     fn signal(signal: c_int, handler: usize) -> usize {
-        told(signal, next(signal, handler))
+        set(signal, handler, || next(signal, handler))
     }
 
     fn sysv_signal(signal: c_int, handler: usize) -> usize {
-        told(signal, next(signal, handler))
+        set(signal, handler, || next(signal, handler))
     }
 
     fn sigset(signal: c_int, handler: usize) -> usize {
-        told(signal, next(signal, handler))
+        set(signal, handler, || next(signal, handler))
     }
+}
+
+/// The beginning of the kernel's `struct sigaction`: the handler, and the flags.
+type Kernels = [usize; 2];
+
+/// sigaction by the system call's number. What a program sets so stays in the kernel as it is; from
+/// then on, system calls look at memory, because this library's handler is not there.
+pub(crate) unsafe fn rt_sigaction(
+    signal: c_int,
+    new: *const Kernels,
+    old: *mut Kernels,
+    size: usize,
+) -> c_int {
+    let before = one(signal).map(Theirs::get);
+    // SAFETY: the program's objects, which are looked at only where they are.
+    unsafe {
+        if readable(new, size_of::<Kernels>()) {
+            signals::handles(signal, (*new)[0]);
+        }
+        let asked = [signal as usize, new as usize, old as usize, size, 0, 0];
+        if let Err(error) = system_call(libc::SYS_rt_sigaction, asked) {
+            set_errno(error);
+            return -1;
+        }
+        if let Some((handler, flags)) = before {
+            settle();
+            if !old.is_null() && is_ours((*old)[0]) {
+                *old = [handler, flags as u32 as usize];
+            }
+        }
+    }
+    0
 }
 
 aliases! {

@@ -4,6 +4,8 @@
 //! Such an answer stands in for the far side's own only while the program cannot have heard, by
 //! anything that this library sees, that somebody changed the file meanwhile. It goes
 //! - when the process calls what changes anything at the far side, or takes a lock;
+//! - when an answer of the far side's may be somebody's word: it is of a file that changed just
+//!   now, says that something is not there, or comes without the time of its file's last change;
 //! - when the process reads from, waits for, or looks at anything of this machine: a pipe, a
 //!   socket, a stream, a name ([`hear`]);
 //! - when a call that this library does not see has waited for something;
@@ -19,6 +21,8 @@ use zazen_forward_api::structures::function;
 
 /// How long an answer may be there: a thousandth of a second.
 const AGE_NS_MAX: u64 = 1_000_000;
+/// How long it may have been on its way: shorter than a change counts as news at the far side.
+const WAY_NS_MAX: u64 = 500_000_000;
 
 /// Counts what ends all answers. Those of an earlier round are no good.
 static ROUND: AtomicU64 = AtomicU64::new(1);
@@ -31,7 +35,7 @@ static HAS_STARTED: AtomicBool = AtomicBool::new(false);
 /// Whether it has memory that other processes may write.
 static SHARES: AtomicBool = AtomicBool::new(false);
 
-/// The round in which somebody asked last.
+/// The round in which somebody asked last, or the one that begins with the answer.
 static ASKED_IN: AtomicU64 = AtomicU64::new(0);
 /// Whether something is open at the far side for answers that may come to be used.
 static HOLDS: AtomicBool = AtomicBool::new(false);
@@ -39,7 +43,7 @@ static HOLDS: AtomicBool = AtomicBool::new(false);
 /// Whether there is an answer that could be used, or one may be on its way: a signal's handler runs
 /// while its program waits for it.
 pub(crate) fn may_come() -> bool {
-    ASKED_IN.load(Ordering::Relaxed) == ROUND.load(Ordering::Relaxed)
+    ASKED_IN.load(Ordering::Relaxed) >= ROUND.load(Ordering::Relaxed)
 }
 
 /// Whether there is an answer that could be used.
@@ -156,11 +160,21 @@ impl Asked {
         Asked { round, at_ns: now_ns() }
     }
 
-    /// The answer is there: the program has not run since it was asked for.
-    pub(crate) fn come(self) -> Asked {
+    /// The answer is there: the program has not run since it was asked for. `news`: it ends those
+    /// that were there before.
+    pub(crate) fn come(self, news: bool) -> Asked {
+        let mut round = self.round;
+        if news && ROUND.load(Ordering::Relaxed) == round {
+            // First, so that a handler that runs now ends this answer, too.
+            ASKED_IN.store(round + 1, Ordering::Relaxed);
+            let begun = ROUND.compare_exchange(round, round + 1, Ordering::Relaxed, Ordering::Relaxed);
+            round += u64::from(begun.is_ok());
+        }
         WAITS.store(waits(), Ordering::Relaxed);
-        KEPT_IN.store(self.round, Ordering::Relaxed);
-        Asked { at_ns: now_ns(), ..self }
+        KEPT_IN.store(round, Ordering::Relaxed);
+        let now = now_ns();
+        let at_ns = if now.wrapping_sub(self.at_ns) <= WAY_NS_MAX { now } else { 0 };
+        Asked { round, at_ns }
     }
 
     /// Whether its answer still stands for the far side's.
@@ -223,15 +237,22 @@ pub(crate) fn note_write(id: u32) {
 pub(crate) fn before_call(function: u32, unawaited: bool) {
     let changes_nothing = match function {
         // Nobody waits for the bytes that a time of access needs.
-        function::CLOSE | function::ADVISE | function::READ => unawaited,
-        function::HELLO
-        | function::SEEK
-        | function::STAT
+        function::CLOSE | function::CLOSE_SEVERAL | function::ADVISE | function::READ => unawaited,
+        // Nothing changes, but nobody knows whether what is told is old.
+        function::SEEK
         | function::STATFS
         | function::ACCESS
         | function::REALPATH
         | function::GETXATTR
-        | function::LISTXATTR
+        | function::LISTXATTR => {
+            if !unawaited {
+                hear();
+            }
+            true
+        }
+        // Whoever asks says whether the answer was news.
+        function::HELLO
+        | function::STAT
         | function::FCNTL
         | function::OPEN_AHEAD
         | function::STAT_SEVERAL

@@ -9,7 +9,7 @@
 
 use crate::real::{hooks, system_call};
 use crate::{state, transport};
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_long};
 
 /// Groups that are compared. A program with more counts as changed.
 const GROUPS_MAX: usize = 256;
@@ -35,6 +35,28 @@ fn changing(call: impl FnOnce() -> c_int) -> c_int {
         transport::leave_identity();
     }
     result
+}
+
+/// The same for calls that programs make by their numbers; `None`: it is none of them.
+pub(crate) fn by_number(number: c_long, arguments: [usize; 6]) -> Option<Result<usize, c_int>> {
+    let changes = matches!(
+        number,
+        libc::SYS_setuid
+            | libc::SYS_setgid
+            | libc::SYS_setreuid
+            | libc::SYS_setregid
+            | libc::SYS_setresuid
+            | libc::SYS_setresgid
+            | libc::SYS_setgroups
+    );
+    changes.then(|| {
+        let mut outcome = Ok(0);
+        changing(|| {
+            outcome = system_call(number, arguments);
+            if outcome.is_ok() { 0 } else { -1 }
+        });
+        outcome
+    })
 }
 
 hooks! {

@@ -55,6 +55,7 @@ mod stdio;
 mod streams;
 mod supervised;
 mod table;
+mod told;
 mod transport;
 mod trees;
 mod unix_names;

@@ -5,7 +5,7 @@ use crate::given::Given;
 use crate::real::{aliases, errno, give, hooks};
 use crate::state;
 use crate::table::{self, FarFile};
-use crate::{ahead, fault};
+use crate::{ahead, fault, heard};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use zazen_forward_api::paths::Text;
 
@@ -47,8 +47,12 @@ fn stat_far(dir: c_int, path: *const c_char, flags: c_int, mask: u32) -> Result<
         return known;
     }
     let mut stat = PxStat::default();
-    far!(px_stat(dir, path, flags, mask, (&raw mut stat).cast()))?;
-    Ok(stat)
+    let told = far!(px_stat(dir, path, flags, mask, (&raw mut stat).cast()));
+    if told != Ok(0) {
+        // That it changed just now, or is not there, may be somebody's word.
+        heard::hear();
+    }
+    told.map(|_| stat)
 }
 
 /// EFAULT where the program has no memory for the answer.
@@ -102,7 +106,7 @@ hooks! {
     fn fstat(fd: c_int, to: *mut libc::stat64) -> c_int {
         match table::entry(fd) {
             None if crate::transport::owns(fd) => give(Err(libc::EBADF)),
-            None => next(fd, to),
+            None => { heard::hear(); next(fd, to) }
             Some(entry) => give(give_stat(entry.dir(), EMPTY, libc::AT_EMPTY_PATH, to)),
         }
     }
@@ -135,7 +139,7 @@ hooks! {
 
     fn fstatfs(fd: c_int, to: *mut libc::statfs64) -> c_int {
         match table::entry(fd) {
-            None => next(fd, to),
+            None => { heard::hear(); next(fd, to) }
             Some(entry) => give(statfs_far(entry.dir(), EMPTY, to)),
         }
     }
@@ -146,7 +150,7 @@ hooks! {
 
     fn fstatvfs(fd: c_int, to: *mut libc::statvfs64) -> c_int {
         match table::entry(fd) {
-            None => next(fd, to),
+            None => { heard::hear(); next(fd, to) }
             Some(entry) => give(statvfs_far(entry.dir(), EMPTY, to)),
         }
     }
@@ -312,7 +316,7 @@ hooks! {
 
     fn fgetxattr(fd: c_int, name: *const c_char, value: *mut c_void, size: usize) -> isize {
         match table::entry(fd) {
-            None => next(fd, name, value, size),
+            None => { heard::hear(); next(fd, name, value, size) }
             Some(entry) => give(get_attribute(entry.dir(), EMPTY, 0, name, value, size)),
         }
     }
@@ -331,7 +335,7 @@ hooks! {
 
     fn flistxattr(fd: c_int, names: *mut c_char, size: usize) -> isize {
         match table::entry(fd) {
-            None => next(fd, names, size),
+            None => { heard::hear(); next(fd, names, size) }
             Some(entry) => give(list_attributes(entry.dir(), EMPTY, 0, names, size)),
         }
     }

@@ -88,7 +88,7 @@ const NOBODY: c_int = c_int::MAX;
 
 /// Whether a directory descriptor is one at all.
 fn is_open(dir: c_int) -> bool {
-    dir == libc::AT_FDCWD || table::fcntl_kernel(dir, libc::F_GETFD, 0).is_ok()
+    dir == libc::AT_FDCWD || table::is_open(dir)
 }
 
 hooks! {

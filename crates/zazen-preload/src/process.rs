@@ -10,7 +10,7 @@
 use crate::far::{self, Destination, HELLO_EXEC, HELLO_FORK, far, place};
 use crate::real::{give, hooks, set_errno, system_call};
 use crate::table::{self, FarFile};
-use crate::{cwd, data, events, heard, libraries, near, state, supervised, transport};
+use crate::{cwd, data, events, heard, libraries, near, signals, state, supervised, transport};
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,10 +44,8 @@ pub(crate) fn begin() {
     }
     // SAFETY: functions that live for ever.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
-    if state::aborts_on_escape() {
-        // SAFETY: a function that lives for ever.
-        unsafe { libc::atexit(table::look_for_escapes) };
-    }
+    // SAFETY: a function that lives for ever.
+    unsafe { libc::atexit(at_exit) };
     data::refresh_limit();
     if let Some(handed) = state::variable(variables::HANDED) {
         let handed = handed.to_vec();
@@ -55,6 +53,13 @@ pub(crate) fn begin() {
         unsafe { libc::unsetenv(variables::HANDED.as_ptr()) };
         take_over(&handed);
     }
+}
+
+/// The program returns from main(), or calls exit(3).
+extern "C" fn at_exit() {
+    table::look_for_escapes();
+    // What it has closed is closed at the far side, too, where that moves times of access.
+    heard::hear();
 }
 
 pub(crate) extern "C" fn before_fork() {
@@ -70,6 +75,7 @@ pub(crate) extern "C" fn before_fork() {
 extern "C" fn after_fork() {}
 
 pub(crate) extern "C" fn in_child() {
+    signals::after_fork();
     transport::forget();
     heard::after_fork();
     cwd::after_fork();

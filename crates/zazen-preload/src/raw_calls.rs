@@ -2,7 +2,7 @@
 
 use crate::far::{Destination, place};
 use crate::real::{give, set_errno};
-use crate::{fault, state};
+use crate::{fault, state, told};
 use std::ffi::{c_char, c_int, c_long};
 use zazen_forward_api::paths::Text;
 
@@ -45,9 +45,9 @@ macro_rules! by_number {
 /// The hook of a system call that a program makes by number.
 unsafe fn hooked(number: c_long, a: [usize; 6]) -> Option<c_long> {
     use crate::{
-        by_descriptor, data, descriptors, directories, dup, events, metadata, names, open, others, process,
+        by_descriptor, data, descriptors, directories, dup, events, fault, metadata, names, open, others,
     };
-    use crate::{sockets, watch};
+    use crate::{process, sockets, watch};
     // SAFETY: the program's arguments, of the types that the call takes.
     unsafe {
         by_number! { number, a;
@@ -154,6 +154,7 @@ unsafe fn hooked(number: c_long, a: [usize; 6]) -> Option<c_long> {
             libc::SYS_getsockname => sockets::getsockname, (0: c_int, 1: *mut _, 2: *mut _);
             libc::SYS_getpeername => sockets::getpeername, (0: c_int, 1: *mut _, 2: *mut _);
             libc::SYS_shutdown => sockets::shutdown, (0: c_int, 1: c_int);
+            libc::SYS_rt_sigaction => fault::rt_sigaction, (0: c_int, 1: *const _, 2: *mut _, 3: usize);
         }
     }
 }
@@ -434,6 +435,10 @@ pub(crate) unsafe extern "C" fn syscall(
                     return result;
                 }
             }
+            if let Some(outcome) = crate::identity::by_number(number, arguments) {
+                return give(outcome.map(|value| value as c_long));
+            }
+            told::by_number(number, arguments);
         }
     }
     match crate::real::system_call(number, [a, b, c, d, e, f]) {

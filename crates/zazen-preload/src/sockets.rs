@@ -111,6 +111,7 @@ hooks! {
 
     fn bind(fd: c_int, address: *const libc::sockaddr, length: libc::socklen_t) -> c_int {
         let Some(entry) = table::entry(fd) else {
+            heard::hear();
             return match unix_names::local(address, length, true) {
                 None => next(fd, address, length),
                 Some(Err(error)) => give(Err(error)),
@@ -130,6 +131,7 @@ hooks! {
 
     fn connect(fd: c_int, address: *const libc::sockaddr, length: libc::socklen_t) -> c_int {
         let Some(entry) = table::entry(fd) else {
+            heard::hear();
             return match unix_names::local(address, length, false) {
                 None => next(fd, address, length),
                 Some(Err(error)) => give(Err(error)),
@@ -294,7 +296,10 @@ hooks! {
     fn getsockopt(
         fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut libc::socklen_t,
     ) -> c_int {
-        let Some(entry) = table::entry(fd) else { return next(fd, level, name, value, length) };
+        let Some(entry) = table::entry(fd) else {
+            heard::hear();
+            return next(fd, level, name, value, length);
+        };
         if length.is_null() {
             return give(Err(libc::EFAULT));
         }
@@ -329,6 +334,7 @@ hooks! {
     fn getpeername(fd: c_int, address: *mut libc::sockaddr, length: *mut libc::socklen_t) -> c_int {
         let Some(entry) = table::entry(fd) else {
             let room = if length.is_null() { 0 } else { *length };
+            heard::hear();
             let result = next(fd, address, length);
             if result >= 0 {
                 unix_names::rename(address, length, room);

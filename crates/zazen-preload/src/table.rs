@@ -266,7 +266,7 @@ fn note_escape() {
 }
 
 /// At the end of the process.
-pub(crate) extern "C" fn look_for_escapes() {
+pub(crate) fn look_for_escapes() {
     if state::aborts_on_escape() {
         for (_, entry) in each() {
             look_for_escape(entry.id(), false);
@@ -291,6 +291,11 @@ pub(crate) fn close_kernel(fd: c_int) {
 pub(crate) fn fcntl_kernel(fd: c_int, command: c_int, argument: usize) -> Result<c_int, c_int> {
     system_call(libc::SYS_fcntl, [fd as usize, command as usize, argument, 0, 0, 0])
         .map(|value| value as c_int)
+}
+
+/// Whether this kernel knows a descriptor by that number.
+pub(crate) fn is_open(fd: c_int) -> bool {
+    fcntl_kernel(fd, libc::F_GETFD, 0).is_ok()
 }
 
 /// Descriptors that must stay while a far file is open: the kernel drops a directory's

@@ -200,6 +200,7 @@ pub(crate) unsafe extern "C" fn zazen_stub_call(
         } else
         // A descriptor goes over the socket.
         if call.fd_count == 0
+            && !lane.queues.load(Ordering::Relaxed)
             && may_move(lane, buffers)
             && !rings::move_to_memory(lane.fd.load(Ordering::Relaxed), rings, buffers)
         {
@@ -254,6 +255,11 @@ fn may_move(lane: &Lane, buffers: &Buffers) -> bool {
 /// A lane in shared memory, for what is asked of its pool.
 fn acquire_in_memory() -> Option<&'static Lane> {
     let lane = acquire().ok()?;
+    if lane.queues.load(Ordering::Relaxed) {
+        // Another machine's: it has no such memory, and may yet answer calls that nobody waits for.
+        release(lane);
+        return None;
+    }
     // SAFETY: the lane is this thread's.
     let (buffers, rings) = unsafe { (&mut *lane.buffers.get(), &mut *lane.rings.get()) };
     if !rings.is_mapped() {

@@ -29,6 +29,9 @@ use zazen_wire::service;
 const NICE: i32 = 10;
 /// A process does not look for a free name beyond this number.
 const FILES_MAX: u32 = 100_000;
+/// An answer with no more bytes is on its way at once, so the clock is looked at after that: a look
+/// costs as much as a fiftieth of the shortest call.
+const SHORT_BYTES_MAX: u64 = 64 << 10;
 
 thread_local! {
     /// Of the call that this thread serves: nanoseconds that it waited, and bytes moved for it.
@@ -40,7 +43,8 @@ thread_local! {
 /// A call that was served.
 struct Served {
     began: Instant,
-    ended: Instant,
+    /// `None`: when its short answer is on its way.
+    ended: Option<Instant>,
     queue_ns: u64,
     bytes_in: u64,
     bytes_out: u64,
@@ -304,15 +308,17 @@ impl Service for Recorded {
         let (bulk, output) = (&mut *bulk, &mut *output);
         let inner = Call { function, payload, bulk_bytes, bulk, output: &mut *output, fds, line, began };
         let answer = self.service.call(caller, inner);
-        let ended = answer.as_ref().ok().and_then(|reply| reply.ended).unwrap_or_else(Instant::now);
         let (queue_ns, bytes_moved) = SO_FAR.take();
         let replied = answer.as_ref().map_or(0, |reply| reply.bulk.len() as u64);
+        let bytes_out = output.written() - written_before + replied;
+        let looked = answer.as_ref().ok().and_then(|reply| reply.ended);
+        let ended = looked.or_else(|| (bytes_out > SHORT_BYTES_MAX).then(Instant::now));
         SERVED.set(Some(Served {
             began,
             ended,
             queue_ns,
             bytes_in,
-            bytes_out: output.written() - written_before + replied,
+            bytes_out,
             bytes_moved,
             id,
             what,
@@ -325,11 +331,12 @@ impl Service for Recorded {
     fn answered(&self, caller: &Caller) {
         self.service.answered(caller);
         let Some(served) = SERVED.take() else { return };
+        let ended = served.ended.unwrap_or_else(Instant::now);
         let shared = &self.spans.shared;
         let ns = |from: Instant, to: Instant| to.saturating_duration_since(from).as_nanos() as u64;
         shared.add(&Done {
             began_ns: ns(shared.epoch, served.began),
-            duration_ns: ns(served.began, served.ended),
+            duration_ns: ns(served.began, ended),
             queue_ns: served.queue_ns,
             bytes_in: served.bytes_in,
             bytes_out: served.bytes_out,

@@ -10,7 +10,7 @@
 use crate::base::Base;
 use crate::entry::answer;
 use crate::files::{enter_description, open_again, opened_now};
-use crate::metadata::{look, look_at};
+use crate::metadata::{CHANGED, is_news, look, look_at};
 use crate::reach::{self, by_number};
 use crate::session::{Description, Session, is_among_the_first};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -18,7 +18,9 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use zazen_forward_api::paths::PATH_MAX;
-use zazen_forward_api::structures::{AHEAD_QUIET, AHEAD_STAT, AHEAD_WHOLE, Came, Found, PxOpened, PxStat};
+use zazen_forward_api::structures::{
+    AHEAD_NEWS, AHEAD_QUIET, AHEAD_STAT, AHEAD_WHOLE, Came, Found, PxOpened, PxStat,
+};
 use zazen_plugin_sdk::{Outcome, checked, errno, text};
 
 /// What statx(2) gives of all files.
@@ -27,6 +29,8 @@ const MASK: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME | libc::STATX_MNT_
 const ENTRY_BYTES_MAX: usize = 280;
 /// Bytes of one file that was opened with others. Larger files come without.
 const FILE_BYTES_MAX: usize = 32 << 10;
+/// Where a file's attributes have the time when its bytes changed.
+const MODIFIED: usize = 3;
 /// When the kernel moves a time of access in any case, in seconds, and less than that.
 const ACCESSED_LATELY_S: i64 = 23 * 60 * 60;
 
@@ -82,11 +86,18 @@ unsafe fn open_with_all(
         }
     };
     let bits = if is_whole { AHEAD_WHOLE } else { 0 } | if told.is_some() { AHEAD_STAT } else { 0 };
+    let news = if told.as_ref().is_none_or(is_news) { AHEAD_NEWS } else { 0 };
     let opened = enter_description(session, description)?;
-    Ok(Came { opened, stat: told.unwrap_or_default(), bits, bytes: got as u32 })
+    Ok(Came { opened, stat: told.unwrap_or_default(), bits: bits | news, bytes: got as u32 })
 }
 
-/// A file's attributes, and its bytes if all of them fit.
+/// What is another value once a file has other bytes, or a directory other entries.
+fn version(stat: &PxStat) -> [(i64, u32); 2] {
+    [CHANGED, MODIFIED].map(|at| (stat.seconds[at], stat.nanoseconds[at]))
+}
+
+/// A file's attributes, and its bytes if all of them fit. Attributes never come with bytes from
+/// before a change that they tell of: who asks for them first, and then reads, never meets that.
 ///
 /// # Safety
 ///
@@ -100,16 +111,19 @@ unsafe fn read_all(fd: RawFd, data: *mut c_void, room: usize) -> (Option<PxStat>
     let got = unsafe { libc::pread64(fd, data, room, 0) };
     // Reading may have moved the time of access.
     let Ok(after) = look_at(fd, MASK) else { return (None, 0, false) };
-    let is_whole = u64::try_from(got).is_ok_and(|got| got == after.size);
+    let is_whole =
+        u64::try_from(got).is_ok_and(|got| got == after.size) && version(&before) == version(&after);
     (Some(after), if is_whole { got as usize } else { 0 }, is_whole)
 }
 
-/// A directory's attributes, its entries, and whether these are all.
+/// A directory's attributes, its entries, and whether these are all. As with files, entries come
+/// only where the directory did not change meanwhile.
 ///
 /// # Safety
 ///
 /// `data` has room for `room` bytes.
 unsafe fn list(fd: RawFd, data: *mut c_void, room: usize) -> (Option<PxStat>, usize, bool) {
+    let before = look_at(fd, MASK).ok();
     let (mut got, mut is_whole) = (0, false);
     while room - got >= ENTRY_BYTES_MAX {
         // SAFETY: the caller's room, behind what has come.
@@ -127,7 +141,13 @@ unsafe fn list(fd: RawFd, data: *mut c_void, room: usize) -> (Option<PxStat>, us
             Err(_) => break,
         }
     }
-    (look_at(fd, MASK).ok(), got, is_whole)
+    let after = look_at(fd, MASK).ok();
+    let stays = matches!((&before, &after), (Some(before), Some(after)) if version(before) == version(after));
+    // SAFETY: numbers only.
+    if !stays && unsafe { libc::lseek64(fd, 0, libc::SEEK_SET) } == 0 {
+        return (after, 0, false);
+    }
+    (after.filter(|_| stays), got, is_whole)
 }
 
 /// See posix.h.
@@ -282,7 +302,8 @@ unsafe fn guess(
         return Err(libc::EAGAIN);
     }
     let quiet = if is_quiet && flags & libc::O_NOATIME == 0 { AHEAD_QUIET } else { 0 };
-    let bits = AHEAD_STAT | if is_whole { AHEAD_WHOLE | quiet } else { 0 };
+    let news = if is_news(&stat) { AHEAD_NEWS } else { 0 };
+    let bits = AHEAD_STAT | news | if is_whole { AHEAD_WHOLE | quiet } else { 0 };
     let opened = enter_description(session, Description::new(fd)?)?;
     Ok(Came { opened, stat, bits, bytes: got as u32 })
 }
@@ -335,15 +356,16 @@ pub(crate) unsafe extern "C" fn px_stat_several(
                 return Ok(0);
             }
             let names = std::slice::from_raw_parts(names.cast::<u8>(), bytes as usize);
-            let mut done = 0;
+            let (mut done, mut news) = (0, false);
             for name in names.split_inclusive(|byte| *byte == 0).take(most) {
                 let name = CStr::from_bytes_with_nul(name).map_err(|_| libc::EINVAL)?;
                 let one = look_once(&base, folder, name, flags, mask, also != 0);
+                news |= one.error != 0 || is_news(&one.stat);
                 found.cast::<Found>().add(done).write_unaligned(one);
                 done += 1;
             }
             *room = (done * size_of::<Found>()) as u64;
-            Ok(0)
+            Ok(c_int::from(news))
         })
     }
 }

@@ -5,6 +5,7 @@ use crate::entry::answer;
 use crate::reach::{Object, by_number, path_of, stat_at_once};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, RawFd};
+use std::time::{SystemTime, UNIX_EPOCH};
 use zazen_forward_api::structures::{PxStat, StatFs, Times};
 use zazen_plugin_sdk::{Outcome, checked, errno, text};
 
@@ -27,8 +28,22 @@ pub(crate) unsafe extern "C" fn px_stat(
         let found = look(&Base::new(session, dir)?, path, flags, mask)?;
         // SAFETY: the dispatcher's memory.
         unsafe { *stat = found };
-        Ok(0)
+        Ok(c_int::from(is_news(&found)))
     })
+}
+
+/// How long a change is news, in nanoseconds: longer than a program keeps what came along, than the
+/// clocks of a site's file servers differ, and than the two seconds to which some file systems
+/// round times down.
+const NEWS_NS: i128 = 3_000_000_000;
+/// Where a file's attributes have the time of its last change, which nobody can set.
+pub(crate) const CHANGED: usize = 2;
+
+/// Whether a file changed just now, or may have: then what is said of it may be somebody's word.
+pub(crate) fn is_news(stat: &PxStat) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as i128);
+    let changed = i128::from(stat.seconds[CHANGED]) * 1_000_000_000 + i128::from(stat.nanoseconds[CHANGED]);
+    stat.mask & libc::STATX_CTIME == 0 || now - changed < NEWS_NS
 }
 
 /// What statx(2) says of a path.

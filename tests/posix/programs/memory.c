@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
@@ -26,6 +28,114 @@ static const struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
 static const int zero = 0;
 
 static void handler(int signal) { _exit(signal + 40); }
+
+static sigjmp_buf back;
+static void *volatile at;
+static volatile int counted;
+static char stack[64 << 10];
+
+static void jump(int signal, siginfo_t *info, void *context) {
+    at = info->si_addr;
+    siglongjmp(back, signal);
+}
+
+static void count(int signal) {
+    char here;
+    sigset_t blocked;
+    sigprocmask(SIG_SETMASK, NULL, &blocked);
+    counted += 1 + 10 * sigismember(&blocked, SIGUSR1) + 100 * sigismember(&blocked, signal) +
+               1000 * (&here >= stack && &here < stack + sizeof stack);
+}
+
+/* What the program is told of its handler, without what libc adds. */
+static void tell(const char *what, const struct sigaction *action) {
+    const char *whose = action->sa_handler == SIG_DFL     ? "the default"
+                        : action->sa_handler == SIG_IGN   ? "ignored"
+                        : action->sa_handler == count     ? "counts"
+                        : action->sa_sigaction == jump    ? "jumps"
+                        : action->sa_handler == handler   ? "ends"
+                                                          : "unknown";
+    printf("%s: %s %x %d\n", what, whose, action->sa_flags & ~0x04000000,
+           sigismember(&action->sa_mask, SIGUSR1));
+}
+
+/* The kernel's own structure, by number. */
+static void by_number(int fd, char *none) {
+    struct {
+        void *handler;
+        unsigned long flags;
+        void *restorer;
+        unsigned long mask;
+    } kernels = {0};
+    signal(SIGSEGV, count);
+    say("by number", syscall(SYS_rt_sigaction, SIGSEGV, NULL, &kernels, 8));
+    printf("%d %lx\n", kernels.handler == count, kernels.flags & ~0x04000000UL);
+    kernels.handler = (void *)SIG_DFL;
+    say("by number", syscall(SYS_rt_sigaction, SIGSEGV, &kernels, &kernels, 8));
+    printf("%d %lx\n", kernels.handler == count, kernels.flags & ~0x04000000UL);
+    say("a look", write(fd, none, 10));
+    kernels.handler = (void *)1;
+    say("by number", syscall(SYS_rt_sigaction, SIGSEGV, NULL, &kernels, 8));
+    printf("%d\n", kernels.handler == (void *)SIG_DFL);
+    say("a bad place", syscall(SYS_rt_sigaction, SIGSEGV, none, NULL, 8));
+    signal(SIGSEGV, count);
+    say("a look", write(fd, none, 10));
+    raise(SIGSEGV);
+    printf("counted %d\n", counted);
+}
+
+/* Handlers with all that a program may say of them, and looks at bad addresses meanwhile. */
+static void handlers(int fd, char *none) {
+    struct sigaction with = {.sa_sigaction = jump, .sa_flags = SA_SIGINFO}, action;
+    int time;
+    sigaddset(&with.sa_mask, SIGUSR1);
+    sigaction(SIGSEGV, &with, &action);
+    tell("before", &action);
+    for (time = 0; time < 3; time++) {
+        at = NULL;
+        if (sigsetjmp(back, 1) == 0)
+            *(volatile char *)(none + time) = 1;
+        printf("jumped from %d\n", at == none + time);
+        say("after a jump", write(fd, none, 10));
+        say("and a jump", read(fd, none, 10));
+    }
+    sigaction(SIGSEGV, NULL, &action);
+    tell("asked for", &action);
+    /* Blocked signals, a stack of its own, and once only. */
+    sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof stack}, NULL);
+    with.sa_handler = count;
+    with.sa_flags = SA_ONSTACK | SA_NODEFER;
+    sigaction(SIGSEGV, &with, &with);
+    tell("in one object", &with);
+    raise(SIGSEGV);
+    say("a look", write(fd, none, 10));
+    printf("counted %d\n", counted);
+    action = (struct sigaction){.sa_handler = count, .sa_flags = SA_RESETHAND};
+    sigaction(SIGSEGV, &action, NULL);
+    say("a look", write(fd, none, 10));
+    raise(SIGSEGV);
+    printf("counted %d\n", counted);
+    sigaction(SIGSEGV, NULL, &action);
+    tell("after one call", &action);
+    say("a look", write(fd, none, 10));
+    printf("signal %d\n", signal(SIGSEGV, count) == SIG_DFL);
+    raise(SIGSEGV);
+    raise(SIGSEGV);
+    printf("sysv_signal %d\n", sysv_signal(SIGSEGV, count) == count);
+    raise(SIGSEGV);
+    sigaction(SIGSEGV, NULL, &action);
+    tell("after sysv_signal", &action);
+    printf("counted %d\n", counted);
+    signal(SIGSEGV, SIG_IGN);
+    raise(SIGSEGV);
+    say("ignored, a look", write(fd, none, 10));
+    sigaction(SIGSEGV, NULL, &action);
+    tell("ignored", &action);
+    printf("bad signal %d\n", sigaction(SIGKILL, &action, NULL));
+    by_number(fd, none);
+    signal(SIGSEGV, SIG_DFL);
+    fflush(stdout);
+}
 
 int main(int count, char **words) {
     char *none = mmap(0, 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -125,5 +235,6 @@ int main(int count, char **words) {
     }
     wait(&status);
     printf("own %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    handlers(fd, none);
     return 0;
 }

@@ -4,28 +4,23 @@ clients."""
 from __future__ import annotations
 
 import subprocess
+from functools import partial
 from pathlib import Path
 
+import servers_alone
 from cluster import BenchError, Cluster
 
 from . import Peer, Reading, address, copy_from_nodes, listens
 
 VOLUME = "bench"
-PORT = 24007
 # Below this many files chance would put too many on one brick.
 PLACED_FILES = 64
 # See `settings`; the rest are the volume's defaults.
-OPTIONS = {
-    "client.event-threads": "4",
-    "server.event-threads": "4",
-    "performance.client-io-threads": "on",
+OPTIONS = servers_alone.GLUSTER_OPTIONS | {
     "performance.read-ahead": "on",
     "performance.read-ahead-page-count": "16",
     "performance.parallel-readdir": "on",
     "cluster.lookup-optimize": "on",
-    # What the client keeps in its own memory would outlive the dropping of the kernel's caches.
-    "performance.io-cache": "off",
-    "performance.quick-read": "off",
     # By default a brick with a tenth of its disk free gets no files: one disk stands for all of
     # them.
     "cluster.min-free-disk": "64MB",
@@ -36,7 +31,7 @@ class Glusterfs(Peer):
     """Four bricks, no replicas: the placement that reads fastest."""
 
     name = "GlusterFS"
-    packages = ("glusterfs-server", "glusterfs-client")
+    packages = servers_alone.GLUSTER_PACKAGES
     settings = (
         "distributed volume, no replicas; event-threads 4, client-io-threads on, lookup-optimize on (as "
         "Gluster's and Red Hat's administration guides advise), read-ahead of 16 pages (the most there "
@@ -51,7 +46,8 @@ class Glusterfs(Peer):
         daemons = {node: self._start_daemon(cluster, node, folder / node) for node in cluster.nodes}
         for node, daemon in daemons.items():
             log = folder / node / "log"
-            self._wait(f"glusterd of {node}", lambda at=daemon: listens(at, PORT), daemon, log)
+            ready = partial(listens, daemon, servers_alone.GLUSTER_PORT)
+            self._wait(f"glusterd of {node}", ready, daemon, log)
         first, *others = cluster.nodes
         self._first = daemons[first]
         for node in others:
@@ -100,16 +96,9 @@ class Glusterfs(Peer):
         raise BenchError(f"GlusterFS: no name in 1,000 for the brick of {node}")
 
     def _start_daemon(self, cluster: Cluster, node: str, home: Path) -> subprocess.Popen:
-        """glusterd keeps fixed places for its state: each node's are its own folders."""
-        (home / "state").mkdir(parents=True)
-        (home / "logs").mkdir()
+        command = servers_alone.glusterd(home)
         (cluster.node_dir(node) / "gluster").mkdir()
-        script = (
-            'cp -r /var/lib/glusterd/. "$0/state/" && rm -f "$0/state/glusterd.info" '
-            '&& mount --bind "$0/state" /var/lib/glusterd && mount --bind "$0/logs" /var/log/glusterfs '
-            "&& mkdir -p /run/gluster && exec glusterd --no-daemon --log-level=WARNING"
-        )
-        return self._serve(cluster, node, ["bash", "-c", script, home], home / "log", private_run=True)
+        return self._serve(cluster, node, command, home / "log", private_run=True)
 
     def _gluster(self, *words: object) -> str:
         return self._inside(self._first, ["gluster", "--mode=script", *words])

@@ -7,43 +7,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import servers_alone
 from cluster import Cluster
 
 from . import Peer, Reading, address, listens
-
-CONFIGURATION = """\
-NFS_CORE_PARAM {{
-    Protocols = 3;
-    NFS_Port = {port};
-    MNT_Port = 20048;
-    mount_path_pseudo = true;
-    Enable_NLM = false;
-    Enable_RQUOTA = false;
-    allow_set_io_flusher_fail = true;
-}}
-EXPORT {{
-    Export_Id = 1;
-    Path = "{export}";
-    Pseudo = "/export";
-    Access_Type = RO;
-    Squash = No_Root_Squash;
-    SecType = sys;
-    Transports = TCP;
-    Protocols = 3;
-    MaxRead = 1048576;
-    PrefRead = 1048576;
-    FSAL {{ Name = VFS; }}
-}}
-LOG {{ Default_Log_Level = EVENT; }}
-"""
-PORT = 2049
 
 
 class Nfs(Peer):
     """One server, as most sites have it: its link is the limit."""
 
     name = "NFS"
-    packages = ("nfs-ganesha", "nfs-ganesha-vfs", "rpcbind", "libnfs13")
+    packages = (*servers_alone.NFS_PACKAGES, "libnfs13")
     settings = (
         "nfs-ganesha (VFS back end), NFS v3 as in the paper; rsize 1 MiB, the largest that nfs(5) "
         "allows, and as many requests in flight as 8 MiB make; a TCP connection per reader thread, as "
@@ -51,14 +25,12 @@ class Nfs(Peer):
     )
 
     def start(self, cluster: Cluster, folder: Path) -> None:
-        configuration, log = folder / "ganesha.conf", folder / "log"
+        log = folder / "log"
         self._export = cluster.server_root
         self._server = address(cluster, "fs")
-        configuration.write_text(CONFIGURATION.format(port=PORT, folder=folder, export=self._export))
-        server = ["ganesha.nfsd", "-F", "-f", configuration, "-L", log, "-p", folder / "pid"]
-        command = ["sh", "-c", 'rpcbind && exec "$@"', "sh", *server]
+        command = servers_alone.ganesha(folder, self._export, log, writable=False)
         child = self._serve(cluster, "fs", command, log, private_run=True)
-        self._wait("server", lambda: listens(child, PORT), child, log)
+        self._wait("server", lambda: listens(child, servers_alone.NFS_PORT), child, log)
 
     def store(self, dataset: Path) -> None:
         """Nothing to do: the export is the datasets' home."""

@@ -81,6 +81,7 @@ fn structures_and_constants_are_those_of_the_header() {
         ("PX_AHEAD_STAT", AHEAD_STAT.into()),
         ("PX_AHEAD_WHOLE", AHEAD_WHOLE.into()),
         ("PX_AHEAD_QUIET", AHEAD_QUIET.into()),
+        ("PX_AHEAD_NEWS", AHEAD_NEWS.into()),
         ("PX_CLOSE_LAST", CLOSE_LAST.into()),
         ("PX_CLOSE_READ", CLOSE_READ.into()),
         ("PX_HELLO_NEW", HELLO_NEW.into()),

@@ -244,16 +244,20 @@ pub(crate) fn look(
     state.is_asking = false;
     let batch = &mut state.batches[which];
     let came = room as usize / size_of::<Found>();
-    if let Err(error) = outcome {
-        batch.names.count = 0;
-        return Some(Err(error));
-    }
+    let news = match outcome {
+        Ok(news) => news != 0,
+        Err(error) => {
+            batch.names.count = 0;
+            end_answers();
+            return Some(Err(error));
+        }
+    };
     if came == 0 || came > batch.names.count {
         batch.names.count = 0;
         return None;
     }
     batch.names.count = came;
-    batch.asked = asked.come();
+    batch.asked = asked.come(news);
     Some(answer(&found[0]))
 }
 

@@ -10,14 +10,14 @@ use super::kept::{Shared, device_of, lock};
 use super::listings::{list_in_order, listings};
 use super::looks;
 use crate::far::{PxStat, far};
-use crate::heard::{Asked, is_alone, note_held};
+use crate::heard::{Asked, end_answers, is_alone, note_held};
 use crate::{fault, state, table, transport};
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use zazen_forward_api::in_order::{Guesses, NAMES_MAX, Names, Walk, split};
 use zazen_forward_api::paths::{PATH_MAX, Text};
-use zazen_forward_api::structures::{AHEAD_QUIET, CLOSE_LAST, Came};
+use zazen_forward_api::structures::{AHEAD_NEWS, AHEAD_QUIET, CLOSE_LAST, Came};
 
 /// Bytes of one file, at most.
 pub(super) const FILE_BYTES: usize = 32 << 10;
@@ -50,6 +50,9 @@ struct State {
     last_flags: c_int,
     /// A call is under way: a signal's handler asks alone meanwhile.
     is_asking: bool,
+    /// What the program has closed while others wait for it: numbers, and what px_close() is told.
+    closed: [[u32; 2]; NAMES_MAX],
+    closed_count: usize,
 }
 
 static STATE: Shared<State> = Shared(UnsafeCell::new(State {
@@ -65,6 +68,8 @@ static STATE: Shared<State> = Shared(UnsafeCell::new(State {
     guesses: Guesses::NONE,
     last_flags: 0,
     is_asking: false,
+    closed: [[0; 2]; NAMES_MAX],
+    closed_count: 0,
 }));
 static BYTES_OF_ALL: Shared<[u64; BYTES / 8]> = Shared(UnsafeCell::new([0; BYTES / 8]));
 /// Whether there was ever a call.
@@ -92,6 +97,7 @@ pub(super) fn forget_all() {
         let state = unsafe { &mut *STATE.0.get() };
         state.names.count = 0;
         state.is_asking = false;
+        state.closed_count = 0;
     }
 }
 
@@ -143,7 +149,7 @@ pub(super) fn let_go() {
     if !IS_USED.load(Ordering::Relaxed) {
         return;
     }
-    let (mut ids, mut count) = ([0; NAMES_MAX], 0);
+    let (mut closes, mut count);
     {
         let _locked = lock();
         // SAFETY: this thread has the lock.
@@ -151,18 +157,55 @@ pub(super) fn let_go() {
         if state.is_asking {
             return;
         }
-        for kept in state.kept[..state.names.count].iter().flatten().filter(|kept| !kept.is_taken) {
-            ids[count] = kept.came.opened.id;
+        (closes, count) = (state.closed, std::mem::take(&mut state.closed_count));
+        for kept in state.waiting() {
+            closes[count] = [kept.came.opened.id, CLOSE_LAST as u32];
             count += 1;
         }
         state.guesses.judge(state.came, state.used);
         (state.names.count, state.came, state.used) = (0, 0, 0);
     }
-    for id in &ids[..count] {
-        let close = || far!(px_close(*id, CLOSE_LAST));
-        // With one thread, its calls have an order: a close ends no lock that is taken after it.
-        let _ = if is_alone() { transport::without_waiting(close) } else { close() };
+    close_all(&closes[..count]);
+}
+
+/// Closes these at the far side.
+fn close_all(closes: &[[u32; 2]]) {
+    let (all, bytes) = (closes.as_ptr().cast::<c_void>(), size_of_val(closes) as u64);
+    let close = || match closes {
+        [] => Ok(0),
+        [[id, how]] => far!(px_close(*id, *how as c_int)),
+        _ => far!(px_close_several(all, bytes)),
+    };
+    // With one thread, its calls have an order: a close ends no lock that is taken after it.
+    let _ = if is_alone() { transport::without_waiting(close) } else { close() };
+}
+
+/// The program closes a file: whether that is done, or is done with those that wait for the program
+/// meanwhile, in one message. There are never more open for it than came along.
+pub(crate) fn close_later(id: u32, how: c_int) -> bool {
+    if !IS_USED.load(Ordering::Relaxed) {
+        return false;
     }
+    let (closes, count, is_done);
+    {
+        let _locked = lock();
+        // SAFETY: this thread has the lock.
+        let state = unsafe { &mut *STATE.0.get() };
+        let (is_last, is_full) = (state.waiting().next().is_none(), state.closed_count > state.used);
+        if state.is_asking || (is_last && state.closed_count == 0) {
+            return false;
+        }
+        if !is_full {
+            state.closed[state.closed_count] = [id, how as u32];
+            state.closed_count += 1;
+            if !is_last {
+                return true;
+            }
+        }
+        (closes, count, is_done) = (state.closed, std::mem::take(&mut state.closed_count), !is_full);
+    }
+    close_all(&closes[..count]);
+    is_done
 }
 
 /// What an open has to do.
@@ -227,6 +270,11 @@ fn prepare(dir: c_int, folder: &[u8], name: &[u8], flags: c_int, data: *mut u8) 
 }
 
 impl State {
+    /// Those that the program has not taken.
+    fn waiting(&self) -> impl Iterator<Item = &Kept> {
+        self.kept[..self.names.count].iter().flatten().filter(|kept| !kept.is_taken)
+    }
+
     /// The open file of a path, if it is there and still good.
     ///
     /// # Safety
@@ -303,6 +351,7 @@ fn ask(dir: c_int, flags: c_int, bytes: usize, data: *mut u8) -> Option<Result<T
             Ok(count) => count,
             Err(error) => {
                 state.names.count = 0;
+                end_answers();
                 return Some(Err(error));
             }
         };
@@ -317,7 +366,8 @@ fn ask(dir: c_int, flags: c_int, bytes: usize, data: *mut u8) -> Option<Result<T
         let (came, from) = (first.came, &came[first.at..first.at + first.came.bytes as usize]);
         // SAFETY: the caller's room.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), data, from.len()) };
-        state.asked = asked.come();
+        let news = state.kept.iter().flatten().any(|kept| kept.came.bits & AHEAD_NEWS != 0);
+        state.asked = asked.come(news);
         note_held(state.came > 0);
         Taken { came, asked: state.asked }
     };
@@ -356,7 +406,8 @@ pub(super) fn alone(dir: c_int, path: *const c_char, flags: c_int, data: *mut u8
     let (mut came, mut bytes) = (Came::default(), FILE_BYTES as u64);
     let mut stat = PxStat::default();
     let (out, told) = ((&raw mut came.opened).cast(), (&raw mut stat).cast());
-    came.bits = far!(px_open_ahead(dir, path, flags, out, told, data.cast(), &raw mut bytes))?;
+    came.bits = far!(px_open_ahead(dir, path, flags, out, told, data.cast(), &raw mut bytes))
+        .inspect_err(|_| end_answers())?;
     (came.stat, came.bytes) = (stat, (bytes as usize).min(FILE_BYTES) as u32);
-    Ok(Taken { came, asked: asked.come() })
+    Ok(Taken { came, asked: asked.come(came.bits & AHEAD_NEWS != 0) })
 }

@@ -65,8 +65,11 @@ impl Lane {
 }
 
 impl Lane {
-    /// It has no connection any more.
+    /// It has no connection any more: what was said on that one says nothing of the next. Whoever
+    /// calls has made the lane BUSY, or is alone.
     pub(super) fn forget_calls(&self) {
+        // SAFETY: as was said.
+        unsafe { (*self.buffers.get()).offered = false };
         self.calls.store(0, Ordering::Relaxed);
         self.queues.store(false, Ordering::Relaxed);
         self.owed.store(0, Ordering::Relaxed);
