@@ -102,13 +102,16 @@ class Testbed:
         return self.testbed("run", "--on", host, "--", *inner)
 
     def files(self, name: str, total: int, sizes: list[int]) -> list[pathlib.Path]:
-        """A dataset on the file server: files of these sizes in turns, `total` bytes in all."""
+        """A dataset on the file server: files of these sizes, `total` bytes in all. The sizes are
+        drawn, the same in each repetition: in turns, they would meet the nodes in turns, and each
+        node would get files of one size."""
         data = self.server / name
         data.mkdir()
         content = os.urandom(max(sizes))
+        drawn = random.Random(name)
         made: list[pathlib.Path] = []
         while total > 0:
-            size = sizes[len(made) % len(sizes)]
+            size = drawn.choice(sizes)
             made.append(data / f"f{len(made):06d}.dat")
             made[-1].write_bytes(content[:size])
             total -= size

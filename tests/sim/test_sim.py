@@ -120,7 +120,7 @@ def test_results_are_kept_and_resumed(tmp_path):
     before = {path: path.stat().st_mtime_ns for path in kept[1:]}
     assert sim(*command, "--json", "--resume") == first
     assert {path: path.stat().st_mtime_ns for path in kept[1:]} == before
-    assert json.loads(kept[0].read_text())["version"] == 2
+    assert json.loads(kept[0].read_text())["version"] == 3
 
 
 def test_what_is_resumed_is_what_was_found(tmp_path):
@@ -248,7 +248,7 @@ def test_compare(tmp_path):
     assert [row["same_trace"] for row in same] == [True]
     assert "no run in common" in sim("compare", tmp_path / "1", tmp_path / "2", code=1).stderr
     summary = tmp_path / "2" / "summary.json"
-    summary.write_text(summary.read_text().replace('"version":2', '"version":1'))
+    summary.write_text(summary.read_text().replace('"version":3', '"version":1'))
     assert "version 1" in sim("compare", tmp_path / "2", tmp_path / "2", code=1).stderr
 
 
@@ -260,6 +260,44 @@ def push(cluster, backing, count, size):
     command = [ZAZEN, "push", "--nodes", ",".join(cluster.nodes), "--key", cluster.key, "--on-slow", "block"]
     files = sorted(map(str, folder.iterdir()))
     subprocess.run([*command, *files], check=True, capture_output=True, timeout=120)
+
+
+def test_compare_tells_of_ranks_that_did_not_end(tmp_path):
+    """A job that broke off early has a short makespan, and is no improvement."""
+    (tmp_path / "dead.toml").write_text("[failures]\ndead_fraction = 0.1\n")
+    run = ("run", "metadata", "--nodes", 64, "-o")
+    sim(*run, tmp_path / "alive")
+    sim(*run, tmp_path / "dead", "--cluster", tmp_path / "dead.toml")
+    command = [ZAZEN, "sim", "compare", tmp_path / "alive", tmp_path / "dead", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    (row,) = json.loads(done.stdout)
+    assert row["unfinished"][0] == 0 < row["unfinished"][1] < 64
+    assert f"0 and {row['unfinished'][1]} ranks did not end" in done.stderr
+
+
+def span(at, **other):
+    return json.dumps({
+        "v": 3, "node": "n0", "op": "frames.push", "start_ns": 10**18 + at * 10**7, "duration_ns": 10**6,
+        "queue_ns": 0, "bytes_in": 1000, "bytes_out": 0, "bytes_moved": 0, "connection": 1,
+        "peer": "0:9@sim", "outcome": "ok",
+    } | other)  # fmt: skip
+
+
+def test_validate_says_what_it_leaves_out(tmp_path):
+    px = {"op": "plugins.posix.px_read"}
+    for name, spans in {
+        "half": [span(at, **(px if at % 2 else {})) for at in range(40)],
+        "still": [span(at, duration_ns=0) for at in range(40)],
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "n0.spans.jsonl").write_text("".join(f"{line}\n" for line in spans))
+    command = [ZAZEN, "sim", "validate", "commodity", tmp_path / "half"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert "of 40 calls 20 are not modelled (plugins.posix.px_read)" in done.stderr
+    assert "took no time" in sim("validate", "commodity", tmp_path / "still", code=1).stderr
+    again = (tmp_path / "half", tmp_path / "." / "half")
+    assert "given twice" in sim("validate", "commodity", *again, code=1).stderr
+    assert "given twice" in sim("calibrate", *again, "-o", tmp_path / "c.toml", code=1).stderr
 
 
 def test_real_daemons_record_calibrate_and_validate(tmp_path):

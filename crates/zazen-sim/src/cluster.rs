@@ -498,6 +498,10 @@ impl Cluster {
                 within(&format!("service.{op}.parts"), *part, 0.0, 1e9)?;
             }
         }
+        for (op, (per_byte, per_call)) in &self.baseline {
+            within(&format!("baseline.{op}"), *per_byte, 0.0, 86_400.0)?;
+            within(&format!("baseline.{op}"), *per_call, 0.0, 86_400.0)?;
+        }
         crate::topology::parse(&network.shape).map(|_| ())
     }
 
@@ -594,6 +598,8 @@ mod tests {
         check("[failures]\ndead_fraction = 1.0", "failures.dead_fraction");
         check("[failures]\nmtbf_hours = 1e-9", "failures.mtbf_hours");
         check("[daemon]\nopen_us = { mean = 3.0 }", "mean_us");
+        check("[daemon]\nopen_us = { mean_us = 3.0, sigma = 0.5 }", "mean_us");
+        check("[baseline]\n\"frames.push\" = [nan, 0.0]", "baseline.frames.push");
         check("disk = 3", "disk");
     }
 }

@@ -176,33 +176,18 @@ fn distance(runs: &[Vec<&Span>], cluster: &Cluster, seed: u64) -> BTreeMap<Strin
     sums.into_iter().map(|(op, (sum, count))| (op, sum / count)).collect()
 }
 
-/// How far simulated calls that share are from the recorded ones, as a part of their time; the mean
-/// over the runs.
-fn distance_of_calls(runs: &[Vec<&Span>], sharing: &[String], cluster: &Cluster, seed: u64) -> f64 {
-    let of_run = |run: &Vec<&Span>| {
-        let replayed = replay(cluster, run, seed);
-        let calls = run
-            .iter()
-            .zip(&replayed.times_ps)
-            .filter(|(span, _)| sharing.iter().any(|op| span.op == op.as_str()));
-        let (far, all) = calls.fold((0.0, 0.0), |(far, all), (span, time_ps)| {
-            let recorded = span.duration_ns as f64 * 1e3;
-            (far + (*time_ps as f64 - recorded).abs(), all + recorded)
-        });
-        if all > 0.0 { far / all } else { 0.0 }
-    };
-    runs.iter().map(of_run).sum::<f64>() / runs.len().max(1) as f64
-}
-
-/// Moves a rate to where the simulation is closest to the recording: golden-section search. The
-/// fixed times follow the rate.
+/// Moves a rate to where the simulated times of whole runs and of operations are closest to the
+/// recorded ones: golden-section search. The fixed times follow the rate. Single calls would not
+/// do: links share their bytes less evenly than flows, so most calls are shorter than their mean.
 fn refine(kind: &Kind, runs: &[Vec<&Span>], sharing: &[String], cluster: &mut Cluster, seed: u64) {
     let start = *(kind.place)(cluster);
     let mut trial = cluster.clone();
     let mut at = |factor: f64| -> f64 {
         *(kind.place)(&mut trial) = start * factor;
         fix(runs, sharing, &mut trial, seed);
-        distance_of_calls(runs, sharing, &trial, seed)
+        let mut far = distance(runs, &trial, seed);
+        let whole = far.remove("all").unwrap_or(0.0);
+        whole + far.values().sum::<f64>() / far.len().max(1) as f64
     };
     let golden = 0.618_033_988_749_894_9;
     let (mut low, mut high) = (1.0 / REFINED_BY_MAX, REFINED_BY_MAX);

@@ -24,7 +24,7 @@ use zazen_core::{Credentials, Error, ErrorKind, Result};
 use zazen_namespace::operation::{Answer, Create, MakeDirectory, Operation, Request, Response};
 use zazen_namespace::partition::{Action, Event as Input, Partition, PeerMessage, Settings};
 use zazen_namespace::split::{Errand, Layouts, Next};
-use zazen_namespace::{Epoch, Incarnation, InodeId, Kind, Name, NodeNo, PartitionNo};
+use zazen_namespace::{Epoch, Incarnation, InodeId, Name, NodeNo, PartitionNo};
 
 /// What a rank with an errand takes, and its answers where they are kept.
 pub const RANK_BYTES: u64 = 3 << 10;
@@ -250,18 +250,7 @@ impl World<'_> {
             let name = name(format!("rank{rank:08}"))?;
             Operation::MakeDirectory(MakeDirectory { directory: InodeId::ROOT, name, mode: 0o755 })
         } else if row.made < plan.files {
-            Operation::Create(Create {
-                directory: row.directory,
-                name: name(format!("rank{rank:08}.{:06}", row.made))?,
-                kind: Kind::File,
-                mode: 0o644,
-                device: 0,
-                target: Vec::new(),
-                open: None,
-                exclusive: true,
-                copies: 0,
-                archived: None,
-            })
+            Operation::Create(Create::file(row.directory, name(format!("rank{rank:08}.{:06}", row.made))?))
         } else {
             self.running -= 1;
             self.ends.add(now_ps, rank);
@@ -295,6 +284,7 @@ impl World<'_> {
                 credentials: Credentials { uid: 1000, gid: 1000, groups: Vec::new() },
                 operation,
                 place: None,
+                knows_chunks: Some(true),
             });
             let at_ps = now_ps + ps(self.job.cluster.fuse.request_us * 1e-6);
             let place = self.place(to);

@@ -10,7 +10,7 @@ use zazen_core::{Error, ErrorKind, Result};
 
 /// The version of records; one of another version is not read. It changes with what a record has,
 /// and with what the same job gives.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// One phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -10,6 +10,7 @@ use zazen_core::{Error, ErrorKind, Result};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(
     untagged,
+    deny_unknown_fields,
     expecting = "a time: write microseconds such as 25.0, { mean_us = 25.0 }, \
                  { median_us = 25.0, sigma = 0.5 } or { quantiles_us = [20.0, 25.0, 90.0] }"
 )]
@@ -113,6 +114,22 @@ mod tests {
         check(Spread::Exponential { mean_us: 50.0 });
         check(Spread::LogNormal { median_us: 20.0, sigma: 0.8 });
         check(Spread::Quantiles { quantiles_us: vec![1.0, 2.0, 10.0, 100.0] });
+    }
+
+    /// A key that is left out of account would change the times without a word.
+    #[test]
+    fn a_key_of_another_form_is_refused() {
+        let read = |text: &str| toml::from_str::<std::collections::BTreeMap<String, Spread>>(text);
+        let check = |form: &str| {
+            let error = read(&format!("time_us = {form}")).unwrap_err().to_string();
+            assert!(error.contains("a time: write microseconds"), "{form}: {error}");
+        };
+        check("{ mean_us = 25.0, sigma = 0.5 }");
+        check("{ mean_us = 1.0, median_us = 25.0, sigma = 0.5 }");
+        check("{ mean_us = 3.0, quantiles_us = [1.0, 2.0] }");
+        check("{ mean_us = 3.0, typo = 1 }");
+        let good = read("time_us = { median_us = 25.0, sigma = 0.5 }").unwrap();
+        assert_eq!(good["time_us"], Spread::LogNormal { median_us: 25.0, sigma: 0.5 });
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 use crate::cluster::Cluster;
 use crate::contention::{self, service};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_spans::Span;
 
@@ -33,6 +33,8 @@ pub struct Row {
 
 /// The row of the whole run.
 const ALL: &str = "all";
+/// What calls of operations that are not modelled may take of all calls' time without a word.
+const LEFT_OUT_MAX: f64 = 0.01;
 
 impl Row {
     /// Signed error of the simulator, as a part of what was recorded.
@@ -82,8 +84,7 @@ impl Baseline {
 /// models.
 pub fn validate(cluster: &Cluster, baseline: &Baseline, held_out: &[Span], seed: u64) -> Result<Vec<Row>> {
     let mut nodes: BTreeMap<&str, Vec<&Span>> = BTreeMap::new();
-    let is_modelled = |op: &str| cluster.service.contains_key(op) || service(cluster, op).is_some();
-    for span in held_out.iter().filter(|span| span.is_ok() && is_modelled(&span.op)) {
+    for span in held_out.iter().filter(|span| span.is_ok() && is_modelled(cluster, &span.op)) {
         nodes.entry(&span.node).or_default().push(span);
     }
     if nodes.is_empty() {
@@ -95,6 +96,10 @@ pub fn validate(cluster: &Cluster, baseline: &Baseline, held_out: &[Span], seed:
     let replayed = contention::replay(cluster, &run, seed);
     let mut rows: BTreeMap<String, Row> = BTreeMap::new();
     for (op, (recorded_s, simulated_s)) in contention::totals(&run, &replayed) {
+        if recorded_s <= 0.0 {
+            let why = format!("validate: the calls of {op} took no time, so no error can be told");
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
         let calls: Vec<&&Span> = run.iter().filter(|span| op == ALL || span.op == op.as_str()).collect();
         let naive_s = match op.as_str() {
             ALL => {
@@ -110,6 +115,30 @@ pub fn validate(cluster: &Cluster, baseline: &Baseline, held_out: &[Span], seed:
     }
     let all = rows.remove(ALL);
     Ok(rows.into_values().chain(all).collect())
+}
+
+fn is_modelled(cluster: &Cluster, op: &str) -> bool {
+    cluster.service.contains_key(op) || service(cluster, op).is_some()
+}
+
+/// What [`validate`] says nothing of, in words; `None` if it does not matter: no call failed, and
+/// those of operations that are not modelled took less than a hundredth of all calls' time.
+pub fn left_out(cluster: &Cluster, held_out: &[Span]) -> Option<String> {
+    let took = |spans: &[&Span]| spans.iter().map(|span| span.duration_ns as f64).sum::<f64>();
+    let (ok, failed): (Vec<&Span>, Vec<&Span>) = held_out.iter().partition(|span| span.is_ok());
+    let (modelled, other): (Vec<&Span>, Vec<&Span>) =
+        ok.into_iter().partition(|span| is_modelled(cluster, &span.op));
+    let mut words = Vec::new();
+    if !failed.is_empty() {
+        words.push(format!("{} failed", failed.len()));
+    }
+    if took(&other) >= (took(&modelled) + took(&other)) * LEFT_OUT_MAX && !other.is_empty() {
+        let ops: BTreeSet<&str> = other.iter().map(|span| span.op.as_str()).collect();
+        let ops: Vec<&str> = ops.into_iter().collect();
+        words.push(format!("{} are not modelled ({})", other.len(), ops.join(", ")));
+    }
+    let all = held_out.len();
+    (!words.is_empty()).then(|| format!("of {all} calls {}; they are left out", words.join(", and ")))
 }
 
 /// What the baseline says of the last answer: each lane's calls and pauses added up.
@@ -159,6 +188,28 @@ mod tests {
         let mut other = spans("n0", 50, 1e-3, 1e8, 4);
         other.iter_mut().for_each(|span| span.op = "plugins.2".into());
         assert!(validate(&Cluster::commodity(), &Baseline::default(), &other, 1).is_err());
+    }
+
+    /// An error of no time is no number, and half of a run that is left out is no validation.
+    #[test]
+    fn what_cannot_be_told_is_said() {
+        let cluster = Cluster::commodity();
+        let good = spans("n0", 1_000, 1e-3, 1e8, 4);
+        assert_eq!(left_out(&cluster, &good[..9]), None);
+        let mut mixed = good.clone();
+        mixed[0].op = "plugins.posix.px_read".into();
+        mixed[0].duration_ns = 1;
+        mixed.retain(Span::is_ok);
+        assert_eq!(left_out(&cluster, &mixed), None);
+        mixed[0].duration_ns = 1_000_000_000_000;
+        let words = left_out(&cluster, &mixed).unwrap();
+        assert!(words.contains("1 are not modelled (plugins.posix.px_read)"), "{words}");
+        mixed[1].outcome = "unavailable".into();
+        assert!(left_out(&cluster, &mixed).unwrap().contains("1 failed, and 1 are"));
+        let mut still = good;
+        still.iter_mut().for_each(|span| span.duration_ns = 0);
+        let error = validate(&cluster, &Baseline::default(), &still, 1).unwrap_err().to_string();
+        assert!(error.contains("frames.push took no time"), "{error}");
     }
 
     const MB: u64 = 1_000_000;

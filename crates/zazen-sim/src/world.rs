@@ -159,6 +159,8 @@ struct World<'a> {
     /// Ranks whose node was not dead from the beginning, and those of them that are not done.
     started: u32,
     running: u32,
+    /// Those of them that gave up.
+    stuck: u32,
     fuse_ps: u64,
     fuse_rate: Rate,
     timeout_ps: u64,
@@ -232,6 +234,7 @@ fn run_program(
         is_down: if can_fail { vec![false; job.nodes as usize] } else { Vec::new() },
         started: ranks,
         running: ranks,
+        stuck: 0,
         fuse_ps: ps(cluster.fuse.request_us * 1e-6),
         fuse_rate: cluster.fuse_rate(),
         timeout_ps: ps(cluster.failures.timeout_ms * 1e-3),
@@ -279,8 +282,11 @@ impl Events for World<'_> {
         &mut self.queue
     }
 
+    /// Nodes fail and come back for ever. Ranks that gave up do not come back, nor do those that
+    /// wait for them.
     fn is_over(&self) -> bool {
-        self.running == 0
+        let waiting = if self.stuck > 0 { self.at_barrier.len() as u32 } else { 0 };
+        self.running == self.stuck + waiting
     }
 
     fn steps(&self) -> u64 {
@@ -535,6 +541,7 @@ impl<'a> World<'a> {
     /// Nobody answers the rank. It stays where it is, and so do those that wait for it.
     fn give_up(&mut self, rank: u32) {
         self.ranks[rank as usize].is_running = false;
+        self.stuck += 1;
     }
 
     fn noise(&self, rank: u32) -> f64 {
@@ -690,22 +697,29 @@ impl<'a> World<'a> {
     }
 }
 
-/// Bytes per second if the disks alone took time.
+/// Bytes per second if the disks alone took time: all bytes, wherever they go, over the time of
+/// those that go to disks.
 fn ideal(job: &Job, program: &Program) -> f64 {
     if !program.ranges.is_empty() {
         // Ranks differ, and wait between their operations: their disks are no bound.
         return 0.0;
     }
     let disk = &job.cluster.disk;
-    let each = program.steps.iter().filter_map(|step| match step.op {
-        Op::Write(bytes, At::Local) => Some((bytes as f64, disk.write_bytes_per_s)),
-        Op::Read(bytes, At::Shared | At::Cached) if bytes > 0 => None,
-        Op::Read(bytes, _) => Some((bytes as f64, disk.read_bytes_per_s)),
-        _ => None,
-    });
-    let (bytes, time) =
-        each.fold((0.0, 0.0), |(bytes, time), (more, rate)| (bytes + more, time + more / rate));
-    if time > 0.0 { bytes / time * f64::from(job.nodes) } else { 0.0 }
+    let mut times_s = vec![0.0];
+    for step in &program.steps {
+        let before_s = times_s[times_s.len() - 1];
+        times_s.push(match step.op {
+            Op::Write(bytes, At::Local) => before_s + bytes as f64 / disk.write_bytes_per_s,
+            Op::Read(_, At::Shared | At::Cached) => before_s,
+            Op::Read(bytes, _) => before_s + bytes as f64 / disk.read_bytes_per_s,
+            Op::Repeat { back, times, .. } => {
+                before_s + (before_s - times_s[back as usize]) * f64::from(times - 1)
+            }
+            _ => before_s,
+        });
+    }
+    let (bytes, time_s) = (program.totals().1 as f64, times_s[times_s.len() - 1]);
+    if time_s > 0.0 { bytes / time_s * f64::from(job.nodes) } else { 0.0 }
 }
 
 #[cfg(test)]

@@ -73,18 +73,7 @@ fn a_daemons_replay_of_the_records_gives_the_same_tables() {
     let mut actions = Vec::new();
     live.step(0, Input::Resumed { epoch: Epoch(1) }, &mut actions);
     for number in 1..200_u64 {
-        let create = Create {
-            directory: InodeId::ROOT,
-            name: name(format!("file{}", number % 150)).unwrap(),
-            kind: Kind::File,
-            mode: 0o644,
-            device: 0,
-            target: Vec::new(),
-            open: None,
-            exclusive: true,
-            copies: 0,
-            archived: None,
-        };
+        let create = Create::file(InodeId::ROOT, name(format!("file{}", number % 150)).unwrap());
         let request = Request {
             client: 1,
             number,
@@ -95,6 +84,7 @@ fn a_daemons_replay_of_the_records_gives_the_same_tables() {
             credentials: Credentials { uid: 1000, gid: 1000, groups: Vec::new() },
             operation: Operation::Create(create),
             place: None,
+            knows_chunks: Some(true),
         };
         live.step(number as i64, Input::Request { token: number, request }, &mut actions);
     }

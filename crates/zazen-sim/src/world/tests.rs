@@ -281,6 +281,48 @@ fn failed_nodes_come_back() {
     assert!(seconds(found.makespan_ps) > 3_600.0 && seconds(found.makespan_ps) < 4_200.0);
 }
 
+/// Ranks that nobody answers end the run, and so do those that wait for them, however long other
+/// nodes fail and come back.
+#[test]
+fn ranks_that_give_up_end_the_run_while_nodes_fail() {
+    let program = named("checkpoint", 64);
+    let mut job = job(64, program);
+    // A node stays away for longer than a rank asks.
+    job.cluster.failures.mtbf_hours = 0.2;
+    job.cluster.failures.repair_s = 600.0;
+    let found = outcome(&job);
+    assert_eq!((found.ends.count(), found.unfinished), (0, 64));
+    // Nobody waits for others: who meets no node that is away goes on to the end.
+    let program = Program::new().repeat(60, 0, |program| {
+        let program = program.then("compute", Op::Compute(Spread::Constant(60e6)));
+        program.then("insert", Op::Meta(MetaOp::Insert, MetadataNode::Hashed))
+    });
+    job.work = Work::Program(program);
+    job.cluster.failures.mtbf_hours = 5.0;
+    let found = outcome(&job);
+    assert!(found.ends.count() > 0);
+    assert!(
+        found.unfinished > 0 && found.ends.count() + u64::from(found.unfinished) == 64,
+        "{}",
+        found.unfinished
+    );
+}
+
+/// Loops count as often as they run, and bytes that go elsewhere take the disks no time.
+#[test]
+fn efficiency_is_the_disks_part_of_the_time() {
+    let write = |program: Program| program.then("write", Op::Write(10_000_000, At::Local));
+    let program = Program::new().repeat(100, 0, write);
+    let program = program.then("read", Op::Read(10_000_000, At::Local));
+    let efficiency = |program: &Program| outcome(&job(1, program.clone())).efficiency();
+    assert!((efficiency(&program) - 1.0).abs() < 1e-9, "{}", efficiency(&program));
+    // As long again as the disk takes, from memory.
+    let all_s = 10.0 + 0.05;
+    let cached = (all_s * bare().disk.memory_bytes_per_s) as u64;
+    let program = program.then("cached", Op::Read(cached, At::Cached));
+    assert!((efficiency(&program) - 0.5).abs() < 1e-6, "{}", efficiency(&program));
+}
+
 #[test]
 fn a_run_can_be_stopped_and_refuses_what_cannot_be() {
     let mut job = job(2_000, named("metadata", 2_000));

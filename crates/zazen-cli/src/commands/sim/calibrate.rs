@@ -4,6 +4,7 @@
 use super::files::{write_whole, write_whole_by};
 use crate::output::{self, Lines, Table};
 use clap::{Args, ValueEnum};
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
@@ -75,6 +76,7 @@ enum Format {
 }
 
 pub(crate) fn calibrate(arguments: &Calibrate) -> Result<()> {
+    each_once(&arguments.spans)?;
     let each = arguments.spans.iter().map(|folder| spans_of(std::slice::from_ref(folder)));
     let runs = each.collect::<Result<Vec<Vec<Span>>>>()?;
     let base = super::run::cluster(&arguments.base)?;
@@ -112,6 +114,7 @@ fn estimates_text(estimates: &[Estimate]) -> Lines {
 }
 
 pub(crate) fn validate(arguments: &Validate) -> Result<()> {
+    each_once(&arguments.spans)?;
     let cluster = super::run::cluster(&arguments.cluster)?;
     let baseline = Baseline(cluster.baseline.clone());
     let mut rows = Vec::new();
@@ -123,6 +126,9 @@ pub(crate) fn validate(arguments: &Validate) -> Result<()> {
                 folder.display(),
                 arguments.cluster
             ));
+        }
+        if let Some(words) = zazen_sim::validate::left_out(&cluster, &spans) {
+            output::note(format!("{}: {words}", folder.display()));
         }
         let found = zazen_sim::validate::validate(&cluster, &baseline, &spans, arguments.seed);
         let found = found.map_err(|error| error.within(folder.display()))?;
@@ -178,6 +184,19 @@ pub(crate) fn export(arguments: &Export) -> Result<()> {
     })?;
     output::note(format!("{}: {} spans", arguments.out.display(), spans.len()));
     Ok(())
+}
+
+/// A folder that is given twice would count as two runs.
+fn each_once(folders: &[PathBuf]) -> Result<()> {
+    let mut known = BTreeSet::new();
+    let place = |folder: &PathBuf| std::fs::canonicalize(folder).unwrap_or_else(|_| folder.clone());
+    match folders.iter().find(|folder| !known.insert(place(folder))) {
+        None => Ok(()),
+        Some(folder) => {
+            let why = format!("{}: is given twice; each folder is a run of its own", folder.display());
+            Err(Error::new(ErrorKind::InvalidArgument, why))
+        }
+    }
 }
 
 /// All spans of these folders, in the order of their beginnings. `NotFound` if there are none.

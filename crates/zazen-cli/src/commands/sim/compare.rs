@@ -37,6 +37,13 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
         return Err(Error::new(ErrorKind::NotFound, why));
     }
     let change = |one: f64, other: f64| if one > 0.0 { Some(other / one - 1.0) } else { None };
+    // A makespan is that of the ranks that ended: a job that breaks off early is not a quick one.
+    for (one, other) in pairs.iter().filter(|(one, other)| one.unfinished + other.unfinished > 0) {
+        output::note(format!(
+            "{} at {} nodes: {} and {} ranks did not end, so the times are those of the others",
+            one.workload, one.nodes, one.unfinished, other.unfinished
+        ));
+    }
     if arguments.json {
         let row = |(one, other): &(&RunRecord, &RunRecord)| {
             serde_json::json!({
@@ -44,6 +51,7 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
                 "makespan_s": [one.makespan_s, other.makespan_s],
                 "makespan_change": change(one.makespan_s, other.makespan_s),
                 "same_trace": one.trace_hash == other.trace_hash,
+                "unfinished": [one.unfinished, other.unfinished],
             })
         };
         output::json(&serde_json::Value::Array(pairs.iter().map(row).collect()));
