@@ -219,6 +219,30 @@ def test_a_sticky_map_keeps_blocks_and_not_places_in_a_list(ocean, tmp_path):
         reader.plan(0)
 
 
+class TwoHosts(Ranks):
+    """The same on the hosts a, b and b."""
+
+    def allgather(self, value):
+        return ["a", "b", "b"] if isinstance(value, str) else super().allgather(value)
+
+
+@pytest.mark.filterwarnings("ignore::zazen.ZazenWarning")
+def test_a_sticky_map_is_that_of_the_steps_that_can_be_shown(ocean, tmp_path):
+    """Of steps whose files are missing nobody reads anything: the plan is the reader's."""
+    for step in (1, 2):
+        (ocean / f"step{step}/block2.vtu").unlink()
+    ranks, table = tmp_path / "hosts.txt", tmp_path / "table"
+    ranks.write_text("a\nb:2\n")
+    table.write_text("step0/block1.vtu a\nstep1/block1.vtu b\nstep2/block1.vtu b\n")
+    index = ocean / "ts.vtm.series"
+    reader = zazen.viz.Visualization(index, TwoHosts(), strategy="sticky", locator=f"table:{table}")
+    assert reader.plan(0).rank_of_file[1] == 0
+    words = ["viz", "plan", index, "--ranks", ranks, "--hosts", table, "--strategy", "sticky", "--json"]
+    for step, planned in enumerate(json.loads(command(*words).stdout)["steps"]):
+        by_name = {name: rank for rank, own in enumerate(planned["assigned"]) for name in own}
+        assert [by_name[name] for name in reader.steps[step].files] == reader.plan(step).rank_of_file
+
+
 def test_what_is_missing_gets_a_word(ocean, tmp_path):
     ranks, table = tmp_path / "hosts.txt", tmp_path / "table"
     ranks.write_text("a\nb\n")

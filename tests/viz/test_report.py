@@ -81,3 +81,14 @@ def test_records_of_two_runs_are_not_added_up(tmp_path):
     # Some ranks wrote elsewhere, such as into a folder of their own node.
     record(tmp_path / "half", 1, step)
     assert "1 of the run's 2 ranks" in report(tmp_path / "half").stderr
+
+
+def test_a_run_that_was_done_again_is_another_run(tmp_path):
+    """The second run would pass for steps that were shown again."""
+    step = {"step": 0, "time": 0.0, "seconds": 1.0}
+    record(tmp_path / "again", 0, step | {"run": "a"}, step | {"run": "a"})
+    (found,) = json.loads(report(tmp_path / "again", "--json").stdout)
+    assert len(found["steps"]) == 2
+    record(tmp_path / "two", 0, step | {"run": "a"}, step | {"run": "b"})
+    said = report(tmp_path / "two", code=1).stderr
+    assert "several runs; record each run in a folder of its own" in said

@@ -121,9 +121,9 @@ pub(crate) fn locate_json(
 }
 
 /// Writes the bytes of a file beneath `directory`, `hdfs://…` or `namespace:/…`, into the file
-/// `into`; fails if they are not `bytes`.
+/// `into`; fails if they are not `bytes`. `is_here`: this host has them, too.
 #[pyfunction]
-#[pyo3(signature = (directory, file, bytes, into, socket = None))]
+#[pyo3(signature = (directory, file, bytes, into, socket = None, is_here = false))]
 pub(crate) fn fetch_remote(
     py: Python<'_>,
     directory: &str,
@@ -131,6 +131,7 @@ pub(crate) fn fetch_remote(
     bytes: u64,
     into: PathBuf,
     socket: Option<PathBuf>,
+    is_here: bool,
 ) -> PyResult<u64> {
     let fetch = || {
         let shown = into.display().to_string();
@@ -139,7 +140,8 @@ pub(crate) fn fetch_remote(
         if directory.starts_with("namespace:") {
             return InNamespace::new(namespace(socket.as_ref())?, directory).fetch(file, bytes, sink);
         }
-        Hdfs::of_environment(HdfsUrl::parse(directory)?).fetch(file, bytes, sink)
+        let hdfs = Hdfs::of_environment(HdfsUrl::parse(directory)?);
+        if is_here { hdfs.fetch(file, bytes, sink) } else { hdfs.fetch_from_all(file, bytes, sink) }
     };
     lift(py, py.detach(fetch))
 }

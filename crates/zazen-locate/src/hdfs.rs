@@ -1,7 +1,7 @@
 //! HDFS, asked over WebHDFS (plain HTTP and JSON): where the blocks of files are.
 //!
 //! The name node answers for one file a call, so several threads ask. `bytes.rs` reads and writes
-//! files; `replica.rs` opens those that this host's data node has.
+//! files, `pieces.rs` large ones; `replica.rs` opens those that this host's data node has.
 
 use crate::{Located, Locations, Locator, Replica};
 use serde::Deserialize;
@@ -13,6 +13,7 @@ use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
 
 mod bytes;
+mod pieces;
 pub(crate) mod replica;
 
 /// The name node's web port, if the URL gives none.

@@ -477,7 +477,7 @@ class Reader(VTKPythonAlgorithmBase):
             return
         opened = self.visualization
         note |= {"rank": opened.comm.rank, "ranks": opened.comm.size, "strategy": self._strategy}
-        note |= {"index": self._path, "at": time.time()}
+        note |= {"index": self._path, "at": time.time(), "run": opened.run}
         try:
             self._record.mkdir(parents=True, exist_ok=True)
             with open(self._record / f"rank-{opened.comm.rank:06}.jsonl", "a") as file:

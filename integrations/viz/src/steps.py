@@ -13,11 +13,14 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
-from zazen.viz.turns import Came, advise, in_turn
+from zazen.viz.turns import Came, Remote, advise, in_turn
 from zazen.viz.visualization import Visualization
 
 __all__ = ["Ahead", "Kept"]
 
+#: Files that came and wait for their step, unless they are parsed: each has a descriptor, of which
+#: a process may have few (1,024 by default).
+_FILES_MAX = 256
 #: How long a step waits until the background thread has begun.
 _BEGIN_SECONDS_MAX = 0.05
 
@@ -57,7 +60,9 @@ class Kept:
 
 
 class Ahead:
-    """Brings the files of coming steps, one step after the other, on a thread of its own.
+    """Brings the files of coming steps, one step after the other, on a thread of its own. Those
+    that other nodes hold come before that, whichever step they are of: so a disk that gives more
+    than others in one step may give less in the next.
 
     ``parse(step, file, path)``: parses one of them, on this thread, while the next ones come; None
     if it can't. ``fetched`` gives what came of a step.
@@ -109,7 +114,7 @@ class Ahead:
 
     def _next(self) -> int | None:
         with self._changed:
-            if not self._wanted or self._held() >= self._bytes_max:
+            if not self._wanted or self._held() >= self._bytes_max or self._files() >= _FILES_MAX:
                 self._under_way = None
                 self._thread = None
                 self._changed.notify_all()
@@ -121,12 +126,23 @@ class Ahead:
         """Bytes of all that waits for its step."""
         return sum(each.bytes for came in self._came.values() for each in came)
 
-    def _bring(self, step: int, room: int) -> list[Came]:
+    def _files(self) -> int:
+        """Files of all that waits for its step, which are not parsed."""
+        return sum(each.item is not None for came in self._came.values() for each in came)
+
+    def _bring(self, step: int, room: int, remote: Remote) -> list[Came]:
         """What comes of the files of a step, as far as there is room for it."""
         files, brought = self._visualization.mine(step), list[Came]()
+        with self._changed:
+            files_left = _FILES_MAX - self._files()
         self._begun.set()
-        with closing(in_turn(self._visualization, step, files)) as coming:
-            for file, came in zip(files, coming, strict=True):
+        with self._changed:
+            later = list(self._wanted)
+        wanted = self._within([step, *later], room)
+        remote.want(wanted)
+        own = wanted[step]
+        with closing(in_turn(self._visualization, step, own, remote)) as coming:
+            for file, came in zip(own, coming, strict=True):
                 # A part takes about as much as its file, and both are held while VTK parses.
                 if self._parse is not None and came.bytes + came.length <= room:
                     part = self._parse(step, file, came.path)
@@ -138,24 +154,41 @@ class Ahead:
                     break
                 brought.append(came)
                 room -= came.bytes
-                if room <= 0:
+                files_left -= came.item is not None
+                if room <= 0 or files_left <= 0:
                     break
         return brought
 
+    def _within(self, steps: list[int], room: int) -> dict[int, list[int]]:
+        """The first files of these steps that there is room for: others would come in vain."""
+        wanted = dict[int, list[int]]()
+        for step in steps:
+            sizes, wanted[step] = self._visualization.steps[step].bytes, []
+            for file in self._visualization.mine(step):
+                if room <= 0:
+                    return wanted
+                room -= max(sizes[file], 0)
+                wanted[step].append(file)
+        return wanted
+
     def _work(self) -> None:
-        while (step := self._next()) is not None:
+        with Remote(self._visualization, self._bytes_max) as remote:
+            while (step := self._next()) is not None:
+                self._bring_all(step, remote)
+
+    def _bring_all(self, step: int, remote: Remote) -> None:
+        with self._changed:
+            room = self._bytes_max - self._held()
+        came = list[Came]()
+        try:
+            came = self._bring(step, room, remote)
+        except Exception:
+            # The step itself will meet the fault, and name it.
+            came = []
+        finally:
+            self._begun.set()
             with self._changed:
-                room = self._bytes_max - self._held()
-            came = list[Came]()
-            try:
-                came = self._bring(step, room)
-            except Exception:
-                # The step itself will meet the fault, and name it.
-                came = []
-            finally:
-                self._begun.set()
-                with self._changed:
-                    if came:
-                        self._came[step] = came
-                    self._under_way = None
-                    self._changed.notify_all()
+                if came:
+                    self._came[step] = came
+                self._under_way = None
+                self._changed.notify_all()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import uuid
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,9 @@ from zazen.viz.spread import missing_beneath, spread_over
 __all__ = ["Alone", "Memory", "Plan", "Step", "Visualization", "world"]
 
 STRATEGIES = ("blind", "first-come", "scarcest", "least-demand", "optimal", "bytes", "sticky", "stock")
+
+#: Names this process's job in records, if it is rank 0.
+_RUN = uuid.uuid4().hex
 
 
 class Alone:
@@ -220,7 +224,11 @@ class Visualization:
         self.comm = world() if comm is None else comm
         self.strategy = strategy
         self._socket = socket
-        index = self._of_rank_0(lambda: {**self._read_index(os.fspath(path)), "path": os.fspath(path)})
+        index = self._of_rank_0(
+            lambda: {**self._read_index(os.fspath(path)), "path": os.fspath(path), "run": _RUN}
+        )
+        #: The job, by the name that rank 0 gives it.
+        self.run: str = index["run"]
         #: The index that rank 0 opened: what the ranks do together must not depend on each one's
         #: own words.
         self.path: str = index["path"]
@@ -526,13 +534,14 @@ class Visualization:
 
     def fetch(self, step: int, file: int) -> Memory:
         """A file without a mount. If this node has it, it is the node's own file, where this user
-        may open that: in the namespace and in HDFS. Otherwise its bytes come from the holder; in
-        HDFS that is this host's data node, if it has a replica."""
+        may open that: in the namespace and in HDFS. Otherwise its bytes come from the holder. In
+        HDFS that is this host's data node, if it has a replica, and else all that have one."""
         name, length = self.steps[step].files[file], self.steps[step].bytes[file]
-        if self.plan(step).is_local[file] and (here := self._open_here(name, length)) is not None:
+        is_here = self.plan(step).is_local[file]
+        if is_here and (here := self._open_here(name, length)) is not None:
             return here
         memory = Memory(name)
-        _zazen.fetch_remote(self.directory, name, length, memory.path, self._socket)
+        _zazen.fetch_remote(self.directory, name, length, memory.path, self._socket, is_here)
         return memory
 
     def _open_here(self, name: str, length: int) -> Memory | None:
@@ -564,6 +573,8 @@ class Memory:
     as a file."""
 
     def __init__(self, name: str, descriptor: int | None = None) -> None:
+        #: Without one, if none can be had.
+        self._descriptor = -1
         if descriptor is None:
             descriptor = os.memfd_create(name[-200:].replace("/", "_"), os.MFD_CLOEXEC)
         self._descriptor = descriptor

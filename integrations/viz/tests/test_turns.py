@@ -4,8 +4,11 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from zazen.viz import steps as steps_module
 from zazen.viz import turns
-from zazen.viz.turns import in_turn
+from zazen.viz.steps import Ahead
+from zazen.viz.turns import Remote, in_turn
+from zazen.viz.visualization import Memory
 
 
 class Files:
@@ -44,6 +47,15 @@ def bringers():
 
 def others():
     return [thread for thread in threading.enumerate() if thread.name.startswith("zazen-viz-remote")]
+
+
+@pytest.fixture(autouse=True)
+def earlier_tests_are_over():
+    """A thread that brings steps ahead closes what fetches for it after its last step was taken."""
+    for thread in threading.enumerate():
+        if thread.name == "zazen-viz-ahead":
+            thread.join(60)
+            assert not thread.is_alive()
 
 
 def test_the_next_file_comes_while_one_is_parsed(monkeypatch):
@@ -138,6 +150,7 @@ def test_files_of_other_nodes_are_on_their_way_before_their_turn(monkeypatch, gr
 def test_memory_for_files_of_other_nodes_is_bounded(monkeypatch):
     monkeypatch.setattr(turns, "_GROUP_BYTES", 1)
     monkeypatch.setattr(turns, "_AHEAD_BYTES", 60)
+    monkeypatch.setattr(turns, "REMOTE_BYTES", 60)
     files = Files([10, 20, 5, 100, 10, 10, 0, 30, 30, 10] * 20, remote=range(0, 200, 3))
     for at, came in enumerate(in_turn(files, 0, range(200))):
         assert came.item.file == at
@@ -171,3 +184,115 @@ def test_files_that_are_read_where_they_are_need_no_thread_and_are_asked_for_one
     for at, came in enumerate(in_turn(files, 0, [2, 0, 1])):
         assert (came.item, came.path, came.bytes, came.length) == (None, None, 0, 10 << 20)
         assert asked == [0, 1][: at + 1] and bringers() == []
+
+
+class Steps:
+    """Stands in for steps without a mount, of which this rank has two files each: file 1 lies at
+    another node. File 0 of the first step comes when it may."""
+
+    without_mount = brings_files = True
+
+    def __init__(self, count):
+        self.steps = [SimpleNamespace(bytes=[10, 10]) for _ in range(count)]
+        self.may_come = threading.Event()
+        self.came = [threading.Event() for _ in range(count)]
+        self.closed = []
+
+    def mine(self, step):
+        return [0, 1]
+
+    def plan(self, step):
+        return SimpleNamespace(is_local=[True, False])
+
+    def fetch(self, step, file):
+        if file == 1:
+            self.came[step].set()
+        elif step == 0:
+            assert self.may_come.wait(60)
+        return Held(self.closed, step, file)
+
+
+class Held(Memory):
+    """A file in memory that says that it is let go."""
+
+    def __init__(self, closed, step, file):
+        super().__init__(f"{step} {file}")
+        self.closed, self.step, self.file = closed, step, file
+
+    @property
+    def length(self):
+        return 10
+
+    def close(self):
+        if self._descriptor >= 0:
+            self.closed.append((self.step, self.file))
+        super().close()
+
+
+def test_what_other_nodes_hold_of_later_steps_comes_while_an_earlier_step_is_under_way():
+    steps = Steps(4)
+    ahead = Ahead(steps, 1000)
+    ahead.want([0, 1, 2])
+    try:
+        # Of the first step, file 0 does not come. Those of other nodes do, also of later steps.
+        assert all(steps.came[step].wait(60) for step in (0, 1, 2))
+    finally:
+        steps.may_come.set()
+    for step in (0, 1, 2):
+        assert [came.item.file for came in ahead.fetched(step)] == [0, 1]
+    assert not steps.came[3].is_set()
+
+
+def test_files_that_nobody_wants_any_more_are_let_go():
+    steps = Steps(4)
+    with Remote(steps) as remote:
+        remote.want({1: [0, 1], 2: [0, 1]})
+        assert all(steps.came[step].wait(60) for step in (1, 2))
+        remote.want({2: [0, 1], 3: [1]})
+        kept = remote.fetch(2, 1)
+        assert steps.came[3].wait(60)
+    assert sorted(steps.closed) == [(1, 1), (3, 1)]
+    kept.close()
+    assert others() == []
+
+
+class Small(Files):
+    """Small files whose number is bounded: the most that were held at a time."""
+
+    def __init__(self, count, remote):
+        super().__init__([1] * count, remote=remote)
+
+
+@pytest.mark.parametrize("remote", [(), range(1000)])
+def test_many_small_files_need_few_descriptors(remote):
+    files = Small(1000, remote)
+    for at, came in enumerate(in_turn(files, 0, range(1000))):
+        assert came.item.file == at
+        files.let_go(came)
+    # What is in hand, what waits, and what is on its way.
+    assert files.most <= 3 * turns._FILES and files.held == 0
+
+
+def test_small_files_of_coming_steps_need_few_descriptors(monkeypatch):
+    monkeypatch.setattr(steps_module, "_FILES_MAX", 3)
+    files = Steps(9)
+    files.may_come.set()
+    ahead = Ahead(files, 1000)
+    ahead.want([0, 1, 2, 3])
+    thread = ahead._thread
+    if thread is not None:
+        thread.join(60)
+    assert [len(ahead.fetched(step)) for step in range(4)] == [2, 1, 0, 0]
+
+
+def test_what_there_is_no_room_for_does_not_come_in_vain():
+    files = Steps(4)
+    files.may_come.set()
+    ahead = Ahead(files, 30)
+    ahead.want([0, 1, 2])
+    thread = ahead._thread
+    if thread is not None:
+        thread.join(60)
+    assert [len(ahead.fetched(step)) for step in range(3)] == [2, 1, 0]
+    # What came was taken. File 1 of steps 1 and 2 did not come.
+    assert [step for step in range(4) if files.came[step].is_set()] == [0]

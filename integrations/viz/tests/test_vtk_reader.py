@@ -276,6 +276,13 @@ def test_a_step_that_fails_is_in_the_record(ocean, folder):
     assert {note["step"]: note.get("failed", False) for note in notes} == {0: False, 1: True, 2: True}
 
 
+def test_all_readers_of_a_job_record_one_run(ocean, folder):
+    for time in (0.0, 0.1):
+        zazen.viz.Reader(ocean, record=folder / "record", ahead=0).update(time)
+    notes = [json.loads(line) for line in (folder / "record/rank-000000.jsonl").read_text().splitlines()]
+    assert len(notes) == 2 and len({note["run"] for note in notes} - {""}) == 1
+
+
 def test_a_record_that_cannot_be_written_spoils_no_picture(ocean, folder):
     (folder / "file").write_text("")
     reader = zazen.viz.Reader(ocean, record=folder / "file")

@@ -21,6 +21,8 @@ const TRIES_MAX: usize = 5;
 const BLOCK_BYTES_MIN: u64 = 1 << 20;
 /// The length of a block is a multiple of this, the bytes of a checksum.
 const CHECKSUM_BYTES: u64 = 512;
+/// A file of more bytes comes in pieces, from all its data nodes at once.
+const WHOLE_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Deserialize)]
 struct Redirect {
@@ -29,7 +31,7 @@ struct Redirect {
 }
 
 /// Where bytes go. A try that failed may have left some there.
-trait Sink: Write {
+pub(super) trait Sink: Write {
     /// Forgets what came so far.
     fn restart(&mut self) -> io::Result<()>;
 }
@@ -70,12 +72,26 @@ impl Sink for Memory {
 }
 
 impl Hdfs {
-    /// Writes the bytes of `file` into `into` from its beginning, and returns their number.
+    /// Writes the bytes of `file` into `into` from its beginning, and returns their number. They
+    /// come from one data node: this host's, if it has them.
     ///
     /// Fails with `NotFound`, or with `Unavailable` if no data node gives them, or if their number
     /// is not `bytes`.
     pub fn fetch(&self, file: &str, bytes: u64, into: &mut File) -> Result<u64> {
         self.fetch_into(file, Some(bytes), into)
+    }
+
+    /// As [`Self::fetch`], for a file that this host has not: of a large one, each data node that
+    /// has it gives pieces, and one with less to do gives more of them.
+    pub fn fetch_from_all(&self, file: &str, bytes: u64, into: &mut File) -> Result<u64> {
+        if bytes > WHOLE_BYTES_MAX && self.fetch_pieces(file, bytes, into) {
+            return Ok(bytes);
+        }
+        self.fetch_into(file, Some(bytes), into)
+    }
+
+    pub(super) fn missing(&self, file: &str) -> Error {
+        Error::new(ErrorKind::NotFound, format!("{}: HDFS has no such file", self.path_of(file)))
     }
 
     /// The bytes of a file of at most `bytes_max` bytes, such as an index.
@@ -131,7 +147,12 @@ impl Hdfs {
     }
 
     /// The data node that the name node names for an operation: `host:port`, and the address.
-    fn data_node(&self, file: &str, operation: &str, excluded: &[String]) -> Result<(String, String)> {
+    pub(super) fn data_node(
+        &self,
+        file: &str,
+        operation: &str,
+        excluded: &[String],
+    ) -> Result<(String, String)> {
         let failed = |why: String| self.failed(file, &format!("name node {}", self.url.authority), why);
         let mut url = self.address(file, operation) + "&noredirect=true";
         if !excluded.is_empty() {
@@ -139,17 +160,15 @@ impl Hdfs {
             let hosts: Vec<String> = excluded.iter().map(|node| known_host(node)).collect();
             url += &format!("&excludedatanodes={}", hosts.join(","));
         }
-        let method =
-            if operation == "OPEN" { self.agent.get(&url).call() } else { self.agent.put(&url).send_empty() };
+        let method = if operation.starts_with("OPEN") {
+            self.agent.get(&url).call()
+        } else {
+            self.agent.put(&url).send_empty()
+        };
         let mut reply = method.map_err(|error| failed(super::why(&error)))?;
         match reply.status().as_u16() {
             200 => {}
-            404 => {
-                return Err(Error::new(
-                    ErrorKind::NotFound,
-                    format!("{}: HDFS has no such file", self.path_of(file)),
-                ));
-            }
+            404 => return Err(self.missing(file)),
             status => return Err(failed(refusal(status, reply))),
         }
         let body = reply.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string();
@@ -161,7 +180,7 @@ impl Hdfs {
     }
 
     /// Copies what a data node gives, and one byte more than the file has at most.
-    fn copy(
+    pub(super) fn copy(
         &self,
         url: &str,
         bytes: Option<u64>,

@@ -1,10 +1,13 @@
 //! A small stand-in for a name node's web interface. It is no HDFS: it answers operations such as
 //! GETFILEBLOCKLOCATIONS from a table, in the form that Hadoop 3.4 answers. For files in folders
-//! named `two`, it names two data nodes: one where nobody listens, and then itself.
+//! named `two`, it names two data nodes: one where nobody listens, and then itself. A [`Large`]
+//! file comes in pieces.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use zazen_locate::HdfsUrl;
 
 /// A path, and its blocks: length and hosts.
@@ -12,6 +15,55 @@ pub(crate) type File<'a> = (&'a str, &'a [(u64, &'a [&'a str])]);
 
 /// A path as in a URL, a word of the query, and the body.
 pub(crate) type Answer = (String, &'static str, String);
+
+/// The file `/large`, on two data nodes, `127.0.0.1` and `127.0.0.2`, which are both this one.
+#[derive(Clone, Default)]
+pub(crate) struct Large {
+    pub(crate) bytes: Vec<u8>,
+    /// From so many answers to GETFILESTATUS on, it is another file.
+    pub(crate) replaced_after: Option<usize>,
+    /// The data node that gives none of it.
+    pub(crate) dead: Option<&'static str>,
+    /// After how long it says so.
+    pub(crate) dead_after: Duration,
+    /// Answers to GETFILESTATUS so far.
+    pub(crate) statuses: Arc<AtomicUsize>,
+}
+
+impl Large {
+    fn answer(&self, operation: &str, query: &str, port: u16) -> (&'static str, Vec<u8>) {
+        let number = |name: &str| {
+            let found = query.split('&').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            found.and_then(|value| value.parse::<usize>().ok())
+        };
+        let (offset, length) = (number("offset").unwrap_or(0), self.bytes.len());
+        let end = number("length").map_or(length, |count| (offset + count).min(length));
+        match operation {
+            "GETFILESTATUS" => {
+                let before = self.statuses.fetch_add(1, Ordering::SeqCst);
+                let id = 7 + usize::from(self.replaced_after.is_some_and(|after| before >= after));
+                let status =
+                    format!(r#"{{"FileStatus":{{"fileId":{id},"length":{length},"modificationTime":1}}}}"#);
+                ("200 OK", status.into_bytes())
+            }
+            "GETFILEBLOCKLOCATIONS" => {
+                ("200 OK", json(&[(length as u64, &["127.0.0.1", "127.0.0.2"])]).into_bytes())
+            }
+            "OPEN" => {
+                let excluded = query.split_once("excludedatanodes=").map_or("", |(_, names)| names);
+                let node = if excluded.contains("127.0.0.1") { "127.0.0.2" } else { "127.0.0.1" };
+                let place = format!("http://{node}:{port}/webhdfs/v1/piece?of={node}&offset={offset}");
+                let count = number("length").map(|count| format!("&length={count}")).unwrap_or_default();
+                ("200 OK", format!(r#"{{"Location":"{place}{count}"}}"#).into_bytes())
+            }
+            _ if self.dead.is_some_and(|dead| query.contains(&format!("of={dead}"))) => {
+                std::thread::sleep(self.dead_after);
+                ("503 Service Unavailable", b"too busy".to_vec())
+            }
+            _ => ("200 OK", self.bytes[offset.min(end)..end].to_vec()),
+        }
+    }
+}
 
 pub(crate) struct FakeWebHdfs {
     addr: String,
@@ -26,15 +78,22 @@ impl FakeWebHdfs {
 
     /// Answers by path and operation.
     pub(crate) fn answering(answers: Vec<Answer>) -> FakeWebHdfs {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let addr = listener.local_addr().unwrap().to_string();
+        FakeWebHdfs::with(answers, Large::default())
+    }
+
+    /// Has a file that comes in pieces.
+    pub(crate) fn with(answers: Vec<Answer>, large: Large) -> FakeWebHdfs {
+        // Each of this machine's own addresses is a data node.
+        let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let addr = format!("127.0.0.1:{port}");
         let asked: Arc<Mutex<Vec<String>>> = Arc::default();
         let note = asked.clone();
         // The thread ends with the test's process.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (answers, note) = (answers.clone(), note.clone());
-                std::thread::spawn(move || serve(stream, &answers, &note));
+                let (answers, note, large) = (answers.clone(), note.clone(), large.clone());
+                std::thread::spawn(move || serve(stream, &answers, &large, &note));
             }
         });
         FakeWebHdfs { addr, asked }
@@ -68,7 +127,7 @@ fn is_operation(query: &str, operation: &str) -> bool {
     query.split('&').any(|word| word == operation)
 }
 
-fn serve(stream: TcpStream, answers: &[Answer], note: &Mutex<Vec<String>>) {
+fn serve(stream: TcpStream, answers: &[Answer], large: &Large, note: &Mutex<Vec<String>>) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut writer = stream;
     loop {
@@ -90,6 +149,8 @@ fn serve(stream: TcpStream, answers: &[Answer], note: &Mutex<Vec<String>>) {
         let far = "{\"Location\": \"http://127.0.0.1:1/bytes\"}";
         let near = format!("{{\"Location\": \"http://localhost:{here}/webhdfs/v1/bytes{path}\"}}");
         let is_open = path.contains("/two/") && query.starts_with("op=OPEN");
+        let operation = query.split('&').find_map(|word| word.strip_prefix("op=")).unwrap_or_default();
+        let of_large = matches!(path, "/large" | "/piece").then(|| large.answer(operation, query, here));
         let (status, body) = match known {
             None if path.starts_with("/bytes") && path.ends_with(".csv") => {
                 ("200 OK", "time,file\n0,a.vtu\n")
@@ -109,11 +170,12 @@ fn serve(stream: TcpStream, answers: &[Answer], note: &Mutex<Vec<String>>) {
             }
             None => ("404 Not Found", "{\"RemoteException\":{\"exception\":\"FileNotFoundException\"}}"),
         };
+        let (status, body) = of_large.unwrap_or_else(|| (status, body.as_bytes().to_vec()));
         let length = body.len();
         let head = format!(
             "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
         );
-        if writer.write_all(format!("{head}{body}").as_bytes()).is_err() {
+        if writer.write_all(&[head.into_bytes(), body].concat()).is_err() {
             return;
         }
     }

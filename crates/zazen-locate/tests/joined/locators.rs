@@ -1,6 +1,6 @@
 //! Every locator against the contract.
 
-use crate::fake_webhdfs::FakeWebHdfs;
+use crate::fake_webhdfs::{FakeWebHdfs, Large};
 use zazen_core::ErrorKind;
 use zazen_locate::{Hdfs, HdfsUrl, HostsTable, Locator, contract, open_index};
 
@@ -64,6 +64,73 @@ fn a_data_node_that_fails_is_left_out_and_another_asked() {
     assert_eq!(hdfs.fetch("gone.vtu", 5, &mut file).unwrap_err().kind(), ErrorKind::NotFound);
     let none = hdfs.fetch("broken/status", 5, &mut file).unwrap_err();
     assert!(none.to_string().contains("name node") && none.to_string().contains("status 500"), "{none}");
+}
+
+/// Bytes of which no piece is like another.
+fn many_bytes(count: usize) -> Vec<u8> {
+    (0..count as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u8).collect()
+}
+
+/// Fetches `/large`; what was asked for its bytes.
+fn fetch_large(large: Large) -> (zazen_core::Result<Vec<u8>>, Vec<String>) {
+    let expected = large.bytes.len() as u64;
+    let fake = FakeWebHdfs::with(Vec::new(), large);
+    let mut file = tempfile::tempfile().unwrap();
+    std::io::Write::write_all(&mut file, b"what an earlier try left").unwrap();
+    let got = Hdfs::new(fake.url("/"), None).fetch_from_all("large", expected, &mut file).map(|count| {
+        assert_eq!(count, expected);
+        let mut read = Vec::new();
+        std::io::Seek::rewind(&mut file).unwrap();
+        std::io::Read::read_to_end(&mut file, &mut read).unwrap();
+        read
+    });
+    let asked = fake.asked().into_iter().filter(|line| line.contains("/piece?")).collect();
+    (got, asked)
+}
+
+#[test]
+fn a_large_file_comes_from_all_its_data_nodes() {
+    for count in [(1 << 20) + 1, 3_000_001, 40 << 20] {
+        let bytes = many_bytes(count);
+        let (got, asked) = fetch_large(Large { bytes: bytes.clone(), ..Large::default() });
+        assert!(got.unwrap() == bytes, "{count}");
+        for node in ["127.0.0.1", "127.0.0.2"] {
+            assert!(asked.iter().any(|line| line.contains(&format!("of={node}&"))), "{node}: {asked:?}");
+        }
+        assert!(asked.len() >= 3 && asked.iter().all(|line| line.contains("&length=")), "{asked:?}");
+    }
+}
+
+#[test]
+fn a_small_file_comes_from_one_data_node() {
+    let bytes = many_bytes(1 << 20);
+    let (got, asked) = fetch_large(Large { bytes: bytes.clone(), ..Large::default() });
+    assert!(got.unwrap() == bytes);
+    assert_eq!(asked.len(), 1, "{asked:?}");
+}
+
+#[test]
+fn a_data_node_that_gives_no_pieces_leaves_them_to_the_others() {
+    for (dead, after_ms) in [("127.0.0.1", 0), ("127.0.0.2", 0), ("127.0.0.1", 1000)] {
+        let bytes = many_bytes(5 << 20);
+        let dead_after = std::time::Duration::from_millis(after_ms);
+        let large = Large { bytes: bytes.clone(), dead: Some(dead), dead_after, ..Large::default() };
+        let (got, asked) = fetch_large(large);
+        assert!(got.unwrap() == bytes);
+        // One piece, also if the others were done by then; and nothing comes as a whole.
+        let of_dead = asked.iter().filter(|line| line.contains(&format!("of={dead}&"))).count();
+        assert!(of_dead == 1 && asked.iter().all(|line| line.contains("&length=")), "{asked:?}");
+    }
+}
+
+/// Another file took its name while pieces came: it comes as a whole, from one data node.
+#[test]
+fn pieces_of_two_files_are_not_mixed() {
+    let bytes = many_bytes(5 << 20);
+    let large = Large { bytes: bytes.clone(), replaced_after: Some(1), ..Large::default() };
+    let (got, asked) = fetch_large(large);
+    assert!(got.unwrap() == bytes);
+    assert_eq!(asked.iter().filter(|line| !line.contains("&length=")).count(), 1, "{asked:?}");
 }
 
 /// A data node's folder with one replica of the block 1073741825, and its checksums.

@@ -89,13 +89,19 @@ pub(super) fn run(arguments: &Plan) -> Result<()> {
     // All files are located at one moment.
     let all: Vec<String> = steps.iter().flat_map(|step| opened.place.steps[*step].iter().cloned()).collect();
     let found = locator.locate(&all)?;
-    tell_troubles(&*locator, &found, &all, &arguments.missing(&opened, &found, &all));
-    let mut rest = &found.files[..];
+    let missing = arguments.missing(&opened, &found, &all);
+    tell_troubles(&*locator, &found, &all, &missing);
+    let (mut rest, mut rest_missing) = (&found.files[..], &missing[..]);
     let mut located: Vec<&[Located]> = Vec::new();
+    // A step that cannot be shown has no part in a map of all steps: the reader leaves it out, too.
+    let mut is_shown = Vec::new();
     for step in &steps {
-        let (own, behind) = rest.split_at(opened.place.steps[*step].len());
+        let files = opened.place.steps[*step].len();
+        let (own, own_missing);
+        (own, rest) = rest.split_at(files);
+        (own_missing, rest_missing) = rest_missing.split_at(files);
         located.push(own);
-        rest = behind;
+        is_shown.push(!own_missing.contains(&true));
     }
     let names = host_names(&ranks, &found);
     let times: Vec<f64> = steps.iter().map(|step| opened.index.steps[*step].time).collect();
@@ -106,6 +112,7 @@ pub(super) fn run(arguments: &Plan) -> Result<()> {
             opened.index.steps[*step].tree.blocks_of_files(files)
         })
         .collect();
+    let blocks: Vec<(Vec<String>, bool)> = blocks.into_iter().zip(is_shown).collect();
     let planned = plan(&names, &times, &located, &blocks, &arguments.strategy)?;
     let shown = steps.iter().zip(planned).filter(|(step, _)| wanted.contains(step));
     let (steps, planned): (Vec<usize>, Vec<Planned>) = shown.map(|(step, planned)| (*step, planned)).unzip();
@@ -183,7 +190,7 @@ fn plan(
     ranks: &[String],
     times: &[f64],
     steps: &[&[Located]],
-    blocks: &[Vec<String>],
+    blocks: &[(Vec<String>, bool)],
     strategy: &str,
 ) -> Result<Vec<Planned>> {
     let places = |files: &[Located]| -> Vec<FileAt<String>> {
@@ -210,18 +217,21 @@ fn plan(
     Ok(judged.map(|((files, (map, bound)), time)| judge(ranks, *time, files, &map, bound)).collect())
 }
 
-/// By step, the rank of each file, where a block has one rank in all steps. A step without files,
-/// which cannot be shown, takes no part.
+/// By step, the rank of each file, where a block has one rank in all steps. `blocks`: by step, the
+/// block of each file, and whether the step can be shown. One that can't takes no part.
 fn sticky_maps(
     ranks: &[String],
     times: &[f64],
     steps: &[Vec<FileAt<String>>],
-    blocks: &[Vec<String>],
+    blocks: &[(Vec<String>, bool)],
 ) -> Result<Vec<Vec<u32>>> {
     let files_of: Vec<BTreeMap<&str, usize>> =
-        blocks.iter().map(|step| step.iter().map(String::as_str).zip(0..).collect()).collect();
-    let mut shown = (0..steps.len()).filter(|step| !files_of[*step].is_empty());
-    let Some(first) = shown.next() else { return Ok(vec![Vec::new(); steps.len()]) };
+        blocks.iter().map(|(step, _)| step.iter().map(String::as_str).zip(0..).collect()).collect();
+    let is_shown = |step: &usize| blocks[*step].1 && !files_of[*step].is_empty();
+    let mut shown = (0..steps.len()).filter(is_shown);
+    let Some(first) = shown.next() else {
+        return Ok(files_of.iter().map(|files| vec![0; files.len()]).collect());
+    };
     if let Some(other) = shown.find(|step| !files_of[*step].keys().eq(files_of[first].keys())) {
         let why = format!(
             "strategy sticky keeps each block on its rank, but the step of time {} has other blocks than \
@@ -231,9 +241,9 @@ fn sticky_maps(
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     // Steps may list the same blocks in unlike orders: the first one's counts.
-    let order: Vec<&str> = blocks[first].iter().map(String::as_str).collect();
+    let order: Vec<&str> = blocks[first].0.iter().map(String::as_str).collect();
     let listed: Vec<Vec<FileAt<String>>> = (0..steps.len())
-        .filter(|step| !files_of[*step].is_empty())
+        .filter(is_shown)
         .map(|step| order.iter().map(|block| steps[step][files_of[step][block]].clone()).collect())
         .collect();
     let rank_of_block = sticky(ranks, &listed)?.rank_of_block;

@@ -55,6 +55,8 @@ struct Line {
     rank: u32,
     ranks: u32,
     strategy: String,
+    /// The job, by a name that no other has; empty in records of November 2026.
+    run: String,
     index: String,
     seconds: f64,
     wait_s: f64,
@@ -120,8 +122,12 @@ fn one_run(lines: &[Line]) -> Result<()> {
         ranks => format!("{ranks} ranks, strategy {:?}", line.strategy),
     };
     let Some(first) = lines.first() else { return Ok(()) };
-    match lines.iter().find(|line| of(line) != of(first)) {
+    match lines.iter().find(|line| of(line) != of(first) || line.run != first.run) {
         None => Ok(()),
+        Some(other) if of(other) == of(first) => {
+            let why = "holds records of several runs; record each run in a folder of its own";
+            Err(Error::new(ErrorKind::InvalidArgument, why))
+        }
         Some(other) => {
             let why = format!(
                 "holds records of several runs ({}; {}); record each run in a folder of its own",
