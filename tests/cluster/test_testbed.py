@@ -20,10 +20,12 @@ def hosts(testbed) -> dict:
 
 
 def is_running(pid: int) -> bool:
+    """Its first thread may have ended before others."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
         return False
+    return state not in "ZX" or int(fields[16]) > 1
 
 
 def test_down_leaves_nothing_and_is_idempotent(tool, tmp_path):
@@ -35,6 +37,19 @@ def test_down_leaves_nothing_and_is_idempotent(tool, tmp_path):
     assert not any(map(is_running, pids))
     assert not testbed.folder.exists()
     tool("testbed", "down", "--dir", testbed.folder)
+
+
+def test_down_lets_daemons_end_in_order(tool, tmp_path):
+    """They were asked twice, which ends them at once, without the spans of the last second."""
+    spans = tmp_path / "spans"
+    testbed = Testbed(tmp_path / "t", tool, "--spans", spans)
+    testbed.push(testbed.write())
+    tool("testbed", "down", "--dir", testbed.folder)
+    out = tmp_path / "spans.jsonl"
+    tool("sim", "export", spans, "--format", "jsonl", "-o", out)
+    recorded = [json.loads(line) for line in out.read_text().splitlines()]
+    pushed = sum(span["bytes_in"] for span in recorded if span["op"].startswith("frames.push"))
+    assert pushed == sum(file.stat().st_size for file in testbed.dataset.iterdir())
 
 
 def test_the_file_servers_data_are_kept(tool, tmp_path):

@@ -125,8 +125,11 @@ def check_waterfall(rows, told):
     )
 
 
-def first(told):
-    return told["findings"][0]["what"]
+def first(told, is_slow=False):
+    """What is found first. The file server shares this machine's processors: while others take
+    them, it is slow indeed, and that may be found before what a test planted."""
+    what = [finding["what"] for finding in told["findings"]]
+    return next((one for one in what if is_slow or one != "slow store"), None)
 
 
 def test_never_pushed(launch, bed):
@@ -198,7 +201,7 @@ def test_a_throttled_store(launch, bed):
     bed.push(path, range(0, FRAMES - 24))
     bed.slow_down()
     told = analyse(launch, bed, path)
-    assert first(told) == "slow store", told
+    assert first(told, is_slow=True) == "slow store", told
 
 
 def test_a_slow_rank(launch, bed):
@@ -234,7 +237,7 @@ def test_frames_read_one_by_one(bed):
     elsewhere = FRAMES // 2 - rank["local_frames"]
     assert causes == {"never pushed": FRAMES // 2, "another rank's share": elsewhere}, told
     assert abs(sum(rank["spent_s"].values()) - took) <= max(0.05 * took, 0.5), (took, rank)
-    assert first(told) == "never pushed"
+    assert first(told) == "never pushed", told
 
 
 READ_A_FILE = """

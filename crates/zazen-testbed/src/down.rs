@@ -19,7 +19,7 @@ pub fn take_down(state: &State, remark: &mut dyn FnMut(String)) -> Result<()> {
         process.signal(rustix::process::Signal::TERM);
     }
     for process in state.hosts().filter_map(|host| host.process) {
-        process.stop(PATIENCE);
+        process.see_off(PATIENCE);
     }
     if let Some(net) = &state.net {
         net::tear_down(state, net, remark);

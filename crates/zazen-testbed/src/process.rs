@@ -74,7 +74,15 @@ impl Process {
 
     /// Asks it to end, then makes it.
     pub fn stop(&self, patience: Duration) {
-        if self.signal(Signal::TERM) && !self.wait_gone(patience) {
+        if self.signal(Signal::TERM) {
+            self.see_off(patience);
+        }
+    }
+
+    /// Waits for a process that was asked to end; kills it if it is still there after `patience`. A
+    /// second SIGTERM would end a daemon at once, before it has written what it still holds.
+    pub fn see_off(&self, patience: Duration) {
+        if !self.wait_gone(patience) {
             self.signal(Signal::KILL);
             self.wait_gone(Duration::from_secs(5));
         }

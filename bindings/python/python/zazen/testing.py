@@ -31,6 +31,8 @@ from typing import Any
 __all__ = ["Cluster", "Daemon", "environment", "program"]
 
 START_SECONDS_MAX = 30.0
+#: How long a restart waits for the port that it had.
+PORT_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 60.0
 
 
@@ -123,6 +125,7 @@ class Daemon:
         #: The running process; None before `start` and after `stop` or `kill`.
         self.process: subprocess.Popen[Any] | None = None
         self._ready = self.log.with_suffix(".ready")
+        self._has_served = False
         self.popen: Callable[..., subprocess.Popen[Any]] | None = popen
         self.zazend, self._variables = zazend, dict(variables or {})
         self._settings = {"--key": key, "--name": name, "--free-floor": free_floor}
@@ -138,7 +141,22 @@ class Daemon:
 
     def start(self) -> None:
         """Starts it, with its former cache and port; returns when it serves. Raises RuntimeError if
-        it ends instead."""
+        it ends instead.
+
+        A connection of another program may have got its former port: it is waited for."""
+        until = time.monotonic() + PORT_SECONDS_MAX
+        while True:
+            try:
+                return self._start()
+            except RuntimeError as error:
+                last = str(error).strip().rpartition("\n")[2]
+                if not (self._has_served and "is in use by another program" in last):
+                    raise
+                if time.monotonic() > until:
+                    raise
+            time.sleep(0.2)
+
+    def _start(self) -> None:
         self._ready.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         popen = self.popen or subprocess.Popen
@@ -152,6 +170,7 @@ class Daemon:
             )
         try:
             self.address = self._await_ready(self.process)["listen"]
+            self._has_served = True
         except BaseException:
             self.kill()
             raise
