@@ -40,6 +40,7 @@ OBJECTS = [] if BUILT else ["zazen-objects"]
 sys.path.insert(0, str(ROOT / "scripts"))
 import places  # noqa: E402, isort: skip
 from c_library import lay_out  # noqa: E402, isort: skip
+from initfirst import make_first  # noqa: E402, isort: skip
 
 
 @functools.cache
@@ -95,6 +96,8 @@ class BuildExt(build_ext):
         package = Path(self.build_lib, "zazen")
         for library in PARTS["libraries"]:
             copy_stripped(built / library, package / "lib" / library)
+        # Of all of them it alone must be, and a linker may not have done it.
+        make_first(package / "lib" / PARTS["preload"])
         lay_out(built, package, VERSION, copy_stripped)
         headers = package / "include"
         headers.mkdir(parents=True, exist_ok=True)
