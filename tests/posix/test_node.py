@@ -7,7 +7,9 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
 from harness import PREFIX, Daemon, python
+from launching import wait_for
 
 PROGRAM = f"""
 import os, sys
@@ -101,10 +103,26 @@ print(os.stat("{PREFIX}/file").st_size, flush=True)
         assert said == "EIO\n6\n"
 
 
-def test_a_program_is_served_by_the_next_process_of_a_plug_in(programs):
+def starve(pid: int, core: int, name: str = "") -> int:
+    """Lets the threads of that process whose names begin so run on that core only, and only when
+    nobody else wants it. Returns their number."""
+    starved = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        # A thread may end meanwhile.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if (task / "comm").read_text().startswith(name):
+                os.sched_setscheduler(int(task.name), os.SCHED_IDLE, os.sched_param(0))
+                os.sched_setaffinity(int(task.name), {core})
+                starved += 1
+    return starved
+
+
+@pytest.mark.parametrize("listen", [True, False], ids=["node", "socket"])
+@pytest.mark.parametrize("slow", ["watcher", "process", "both"])
+def test_a_program_is_served_by_the_next_process_of_a_plug_in(programs, slow, listen):
     """Clients can know of a process's end before the daemon does: the daemon's thread that watches
-    the process gets no processor here. A program that asks meanwhile must not be sent to
-    the process that has ended."""
+    the process, or the process that is to end, gets no processor here. A program that asks
+    meanwhile must not be sent to the process that has ended."""
     program = f"""
 import os, sys
 os.stat("{PREFIX}")
@@ -116,26 +134,23 @@ except OSError:
     pass
 print(os.stat("{PREFIX}").st_mode > 0, flush=True)
 """
-    with Daemon(programs, isolated=True, listen=True) as daemon, contextlib.ExitStack() as stack:
+    with Daemon(programs, isolated=True, listen=listen) as daemon, contextlib.ExitStack() as stack:
         cores = sorted(os.sched_getaffinity(0))
         busy = stack.enter_context(subprocess.Popen([python(), "-c", "while True: pass"]))
         stack.callback(busy.kill)
         os.sched_setaffinity(busy.pid, cores[:1])
-        watching = [
-            int(thread)
-            for thread in os.listdir(f"/proc/{daemon.pid}/task")
-            if Path(f"/proc/{daemon.pid}/task/{thread}/comm").read_text().startswith("plugin-")
-        ]
-        assert watching
-        for thread in watching:
-            os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
-            os.sched_setaffinity(thread, cores[:1])
+        if slow != "process":
+            # A thread that has just begun has no name yet.
+            wait_for(lambda: starve(daemon.pid, cores[0], "plugin-"), "the watching thread")
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         run = stack.enter_context(subprocess.Popen([*daemon.command(), python(), "-c", program], **pipes))
         assert run.stdout.readline() == "ready\n"
-        for worker in children(daemon.pid):
+        workers = children(daemon.pid)
+        if slow != "watcher":
+            assert all(starve(worker, cores[0]) for worker in workers)
+        for worker in workers:
             os.kill(worker, signal.SIGKILL)
-        said, _ = run.communicate("go\n", timeout=60)
+        said, _ = run.communicate("go\n", timeout=90)
         assert said == "True\n"
 
 

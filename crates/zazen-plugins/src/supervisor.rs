@@ -18,7 +18,7 @@ use crate::identity::Identity;
 use crate::object::Description;
 use crate::process::{self, Keeper, Launch, watch_over};
 use crate::stats::PluginReport;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -40,10 +40,12 @@ const REST_MIN: Duration = Duration::from_millis(50);
 const REST_MAX: Duration = Duration::from_secs(30);
 /// A process that lived this long ended for a new reason: the rests begin anew.
 const GOOD_LIFE: Duration = Duration::from_secs(60);
-/// How long a caller waits for a process that is being begun.
+/// How long a caller waits for a process that is being begun, or for the end of the one before.
 const BEGIN_WAIT: Duration = Duration::from_secs(10);
 /// How long a caller that lost a process waits to learn why.
 const FATE_WAIT: Duration = Duration::from_secs(2);
+/// How often it is looked whether a process has ended that lost a caller.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How many generations' fates are kept.
 const FATES_MAX: usize = 256;
 /// A process gives a sign of life each second. After this long without one, reports call it silent.
@@ -76,6 +78,8 @@ struct State {
     generation: u64,
     crashes: u64,
     fates: BTreeMap<u64, FateKind>,
+    /// Processes that callers found gone, whose watchers have not said so yet.
+    found_gone: BTreeSet<u64>,
     threads: Vec<JoinHandle<()>>,
     stopping: bool,
 }
@@ -101,6 +105,7 @@ struct Worker {
     heard: Instant,
     /// When a client was last told of it.
     wanted: Instant,
+    began: Instant,
     rest: Duration,
     not_before: Instant,
 }
@@ -117,6 +122,7 @@ impl Worker {
             clients: 0,
             heard: now,
             wanted: now,
+            began: now,
             rest,
             not_before: now,
         }
@@ -129,6 +135,18 @@ impl Worker {
     /// Whether its process has ended, though the thread that watches it has not said so yet.
     fn is_gone(&self) -> bool {
         self.control.as_ref().is_some_and(|control| control::is_closed(control.as_fd()))
+    }
+
+    /// The process has ended. It rests before the next one begins, but not the first time: a caller
+    /// that tries again after a crash should find the plug-in there.
+    fn rest(&mut self, has_crashed: bool) {
+        let is_new = self.began.elapsed() > GOOD_LIFE || !has_crashed;
+        let rest = if is_new { Duration::ZERO } else { self.rest };
+        *self = Worker {
+            phase: Phase::Resting,
+            not_before: Instant::now() + rest,
+            ..Worker::beginning(self.generation, (rest * 2).clamp(REST_MIN, REST_MAX))
+        };
     }
 
     fn end(&mut self) {
@@ -147,6 +165,34 @@ impl Worker {
 }
 
 impl State {
+    /// If the process has crashed and its watcher has not said so yet, the next one need not wait
+    /// for the watcher.
+    fn find_gone(&mut self, whom: &Whom) {
+        if let Some(worker) = self.workers.get_mut(whom)
+            && worker.phase == Phase::Running
+            && worker.is_gone()
+        {
+            self.found_gone.insert(worker.generation);
+            worker.rest(true);
+        }
+    }
+
+    /// Whether there is a process of that generation, as far as its watcher has said.
+    fn has_process(&self, generation: u64) -> bool {
+        self.found_gone.contains(&generation) || self.worker(generation).is_some()
+    }
+
+    /// That process, unless somebody knows that it has ended.
+    fn worker(&self, generation: u64) -> Option<&Worker> {
+        let lives = |worker: &&Worker| matches!(worker.phase, Phase::Running | Phase::Ending);
+        self.workers.values().filter(lives).find(|worker| worker.generation == generation)
+    }
+
+    /// Whether the process of that generation serves nobody any more.
+    fn is_gone(&self, generation: u64) -> bool {
+        self.worker(generation).is_none_or(Worker::is_gone)
+    }
+
     /// Makes a place for one more process of this user's, if need be by ending one without clients.
     /// `Busy` if there is none.
     fn make_room(&mut self, config: &PluginConfig, uid: u32) -> Result<()> {
@@ -219,6 +265,9 @@ impl Shared {
             if state.stopping {
                 return Err(Error::new(ErrorKind::ShuttingDown, "the daemon stops and begins no plug-in"));
             }
+            if begins {
+                state.find_gone(whom);
+            }
             let now = Instant::now();
             let next_look = match state.workers.get_mut(whom) {
                 Some(worker) if worker.phase == Phase::Running && !worker.is_gone() => {
@@ -266,7 +315,7 @@ impl Shared {
         };
         let begun = self.begin(whom, generation);
         if begun.is_err() {
-            self.ended(whom, generation, FateKind::Crashed, Duration::ZERO);
+            self.ended(whom, generation, FateKind::Crashed);
         }
         self.changed.notify_all();
         begun.map(|()| generation)
@@ -286,10 +335,9 @@ impl Shared {
         let (pid, control, counters) = (begun.child.id(), begun.control.clone(), begun.counters.clone());
         let watch = Watch { shared: self.clone(), whom: whom.clone(), generation };
         let watch = move || {
-            let since = Instant::now();
             let Watch { shared, whom, generation } = &watch;
             let fate = watch_over(&watch, &shared.config, &shared.options, begun);
-            shared.ended(whom, *generation, fate, since.elapsed());
+            shared.ended(whom, *generation, fate);
             if whom.is_none() {
                 shared.begin_again();
             }
@@ -338,23 +386,18 @@ impl Shared {
     }
 
     /// That process is gone, or never began.
-    fn ended(&self, whom: &Whom, generation: u64, fate: FateKind, lived: Duration) {
+    fn ended(&self, whom: &Whom, generation: u64, fate: FateKind) {
         let mut state = self.state();
         state.crashes += u64::from(fate != FateKind::Stopped);
         state.fates.insert(generation, fate);
         if state.fates.len() > FATES_MAX {
             state.fates.pop_first();
         }
-        if let Some(worker) = state.workers.get_mut(whom).filter(|worker| worker.generation == generation) {
-            // The first time at once: a caller that tries again after a crash should find the
-            // plug-in there.
-            let rest =
-                if lived > GOOD_LIFE || fate == FateKind::Stopped { Duration::ZERO } else { worker.rest };
-            *worker = Worker {
-                phase: Phase::Resting,
-                not_before: Instant::now() + rest,
-                ..Worker::beginning(generation, (rest * 2).clamp(REST_MIN, REST_MAX))
-            };
+        if !state.found_gone.remove(&generation)
+            && let Some(worker) = state.workers.get_mut(whom)
+            && worker.generation == generation
+        {
+            worker.rest(fate != FateKind::Stopped);
         }
         drop(state);
         self.changed.notify_all();
@@ -427,13 +470,30 @@ impl Supervisor {
             });
             let is_lost = |error: &Error| {
                 use ErrorKind::{Io, NotFound, Protocol, Unavailable};
-                matches!(error.kind(), Io | NotFound | Protocol | Unavailable)
-                    && self.fate(generation).kind != FateKind::Running as u8
+                matches!(error.kind(), Io | NotFound | Protocol | Unavailable) && self.is_gone(generation)
             };
             match answer {
                 Err(error) if !has_lost && is_lost(&error) => has_lost = true,
                 answer => return answer,
             }
+        }
+    }
+
+    /// Whether that process has ended. A caller asks that lost it a moment ago, so this waits for
+    /// the end: the connections of a process that is killed end one after the other, and on a busy
+    /// machine that takes a while.
+    fn is_gone(&self, generation: u64) -> bool {
+        let until = Instant::now() + BEGIN_WAIT;
+        let mut state = self.shared.state();
+        loop {
+            if state.is_gone(generation) {
+                return true;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            state = self.shared.wait(state, left.min(LOOK_EVERY));
         }
     }
 
@@ -443,13 +503,11 @@ impl Supervisor {
         let until = Instant::now() + FATE_WAIT;
         let mut state = self.shared.state();
         loop {
-            let lives = state.workers.values().any(|worker| {
-                worker.generation == generation && !matches!(worker.phase, Phase::Resting | Phase::Beginning)
-            });
             let left = until.saturating_duration_since(Instant::now());
             let kind = match state.fates.get(&generation) {
                 Some(kind) => *kind,
-                None if !lives => FateKind::Crashed,
+                None if !state.has_process(generation) => FateKind::Crashed,
+                None if left.is_zero() && state.is_gone(generation) => FateKind::Crashed,
                 None if left.is_zero() => FateKind::Running,
                 None => {
                     state = self.shared.wait(state, left);

@@ -19,8 +19,10 @@ use zazen_wire::Message;
 use zazen_wire::plugins::{About, Fate, FateKind, OpenPlugin, PluginOpened, plugins_fn, status};
 use zazen_wire::service;
 
-/// How often a plug-in's process may vanish while a client opens it.
-const OPEN_TRIES: usize = 4;
+/// How often a client asks for a plug-in's process that vanishes while the client opens it …
+const OPEN_TRIES: usize = 500;
+/// … and how long it waits in between: a killed process may take a while to be gone.
+const TRY_AGAIN: Duration = Duration::from_millis(20);
 
 /// `struct zazen_stub_connection`.
 pub struct Link {
@@ -215,6 +217,7 @@ impl Link {
                 Err(error) => {
                     open.stay = !Path::new(&opened.elsewhere).exists() && last.is_some();
                     last = Some(unreachable_far_side(&error));
+                    std::thread::sleep(TRY_AGAIN);
                 }
             }
         }

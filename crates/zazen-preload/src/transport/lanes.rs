@@ -18,6 +18,15 @@ const LANES: usize = 128;
 /// A program has 1,024 threads in calls at most.
 const BLOCKS_MAX: usize = 7;
 
+/// How often a call asks for the plug-in's process if it ends while the call connects …
+const OPEN_TRIES: usize = 1000;
+/// … and how long it waits in between: a killed process may take a while to be gone.
+const TRY_AGAIN_NS: i64 = 20_000_000;
+
+/// How many connections a call greets over, one after the other: those that a go-between had ready
+/// may be of a process that has just ended.
+const GREETINGS_MAX: usize = 5;
+
 type Block = [Lane; LANES];
 
 static LANE: Block = [const { Lane::new() }; LANES];
@@ -287,39 +296,58 @@ fn is_believed(fd: c_int) -> bool {
 /// whose socket the daemon names.
 fn connect(lane: &Lane) -> Result<(), i32> {
     lineage::begin();
-    let service = far::service();
     lane.epoch.store(EPOCH.load(Ordering::Acquire), Ordering::Release);
     let mut path = Text::new();
     path.set(state::socket());
     // A daemon that is on this machine says where the plug-in's own process is.
     let mut over = !state::daemon_is_here();
     REACHES.store(false, Ordering::Relaxed);
-    for _ in 0..4 {
-        let fd = connect_socket(path.as_bytes()).map_err(|_| status::NO_SERVICE)?;
-        lane.fd.store(fd, Ordering::Release);
-        match wire::open(fd, service, over) {
+    let mut is_elsewhere = false;
+    for _ in 0..OPEN_TRIES {
+        let opened = open(lane, path.as_bytes(), over);
+        match opened {
             Ok(wire::PluginHost::Here) => return Ok(()),
             Ok(wire::PluginHost::Over(socket)) => {
                 let socket = raised(socket);
                 LOWEST.fetch_min(socket, Ordering::AcqRel);
-                lane.fd.store(socket, Ordering::Release);
+                let go_between = lane.fd.swap(socket, Ordering::AcqRel);
                 lane.queues.store(true, Ordering::Relaxed);
                 REACHES.store(true, Ordering::Relaxed);
-                table::close_kernel(fd);
+                table::close_kernel(go_between);
                 return Ok(());
             }
-            Ok(wire::PluginHost::Lost) => over = false,
+            _ => drop_lane(lane),
+        }
+        match opened {
+            Err(status::NO_SERVICE | status::DISCONNECTED) if is_elsewhere => {
+                // That process has ended, or is about to: the daemon knows its successor.
+                pause(TRY_AGAIN_NS);
+                path.set(state::socket());
+                is_elsewhere = false;
+            }
+            Err(status) => return Err(status),
             Ok(wire::PluginHost::Elsewhere(there)) => {
                 path.set(there.as_bytes());
+                is_elsewhere = true;
             }
-            Err(status) => {
-                drop_lane(lane);
-                return Err(status);
-            }
+            Ok(_) => over = false,
         }
-        drop_lane(lane);
     }
     Err(status::NO_SERVICE)
+}
+
+/// Connects the lane to that socket and opens the plug-in there.
+fn open(lane: &Lane, path: &[u8], over: bool) -> Result<wire::PluginHost, i32> {
+    let fd = connect_socket(path).map_err(|_| status::NO_SERVICE)?;
+    lane.fd.store(fd, Ordering::Release);
+    wire::open(fd, far::service(), over)
+}
+
+/// The calling thread waits.
+pub(super) fn pause(ns: i64) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: ns };
+    // A signal may end it early.
+    let _ = system_call(libc::SYS_nanosleep, [(&raw const time) as usize, 0, 0, 0, 0, 0]);
 }
 
 /// Whether the other end is there still, as far as is known: it is asked once a second, so that a
@@ -365,16 +393,22 @@ fn make_ready(lane: &'static Lane) -> Result<&'static Lane, i32> {
         }
         drop_lane(lane);
     }
-    if let Err(status) = connect(lane) {
-        release(lane);
-        return Err(status);
-    }
-    if !greet(lane) {
+    for _ in 0..GREETINGS_MAX {
+        if let Err(status) = connect(lane) {
+            release(lane);
+            return Err(status);
+        }
+        if greet(lane) {
+            return Ok(lane);
+        }
+        let was_lost = lane.fd.load(Ordering::Acquire) < 0;
         drop_lane(lane);
-        release(lane);
-        return Err(status::NO_SERVICE);
+        if !was_lost {
+            break;
+        }
     }
-    Ok(lane)
+    release(lane);
+    Err(status::NO_SERVICE)
 }
 
 /// Whether this process has numbers of a session that it has no part in.
@@ -425,6 +459,8 @@ fn greet(lane: &'static Lane) -> bool {
     }
     if said.is_ok() {
         KNOWN.store(1, Ordering::Release);
+    } else if anew {
+        begin_anew();
     }
     said.is_ok()
 }

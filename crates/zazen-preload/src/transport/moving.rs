@@ -9,10 +9,9 @@
 //! them before anybody else makes a call.
 
 use super::lane::{BUSY, FREE, Lane, drop_lane};
-use super::lanes::{EPOCH, KEY, KNOWN, LOWEST, acquire_fresh, begin_anew, lanes, raised, release};
+use super::lanes::{EPOCH, KEY, KNOWN, LOWEST, acquire_fresh, begin_anew, lanes, pause, raised, release};
 use super::manner::over;
 use crate::far::{self, far};
-use crate::real::system_call;
 use crate::signals::Lock;
 use crate::{cwd, heard, state, table};
 use std::ffi::c_int;
@@ -70,8 +69,7 @@ fn free_lane() -> Option<&'static Lane> {
         if !some_busy {
             return None;
         }
-        let pause = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-        let _ = system_call(libc::SYS_nanosleep, [(&raw const pause) as usize, 0, 0, 0, 0, 0]);
+        pause(1_000_000);
     }
     None
 }
