@@ -29,7 +29,7 @@ endif
 # The demo and the tests run a build that is hardly optimised, and `cargo test` shares it. Benches and wheels are fully
 # optimised.
 PROFILE := dev
-bench-data bench-objects bench-zazen bench-calls bench-namespace: PROFILE := release
+bench-data bench-objects bench-zazen bench-calls bench-namespace bench-viz bench-sim: PROFILE := release
 
 # Nobody but the tests and the benches needs these.
 NOT_INSTALLED := zazen-bench zazen-fuzz zazen-namespace-planted zazen-vopr
