@@ -60,7 +60,7 @@ def test_waiting_ends_when_the_archive_has_all_files_with_their_names():
         assert "archive" in run(daemon, "locate", "/run1/deep/3").stdout
 
 
-def test_files_in_chunks_are_left_out_and_counted():
+def test_files_in_chunks_are_files_there():
     with a_daemon(archives=True) as (daemon, archive):
         ns = namespace.Namespace(daemon.socket)
         ns.mkdir("/shared")
@@ -68,15 +68,38 @@ def test_files_in_chunks_are_left_out_and_counted():
         data = os.urandom((1 << 20) + 5)
         ns.write_bytes("/shared/f", data)
         ns.write_bytes("/plain", b"plain")
+        # Nobody has written to these; one has a length.
+        ns.write_bytes("/shared/empty", b"")
+        ns.write_bytes("/shared/hole", b"")
+        ns.truncate("/shared/hole", 3 << 20)
         found = json.loads(run(daemon, "archive", "--wait", "--json").stdout)
-        assert (found["waiting"], found["files"], found["names"]["in_chunks"]) == (0, 1, 1)
+        # Each chunk is archived by itself, too.
+        assert (found["waiting"], found["files"], found["names"]["lacking"]) == (0, 3, 0)
         assert (archive / "plain").read_bytes() == b"plain"
-        assert list((archive / "shared").iterdir()) == [] and ns.read_bytes("/shared/f") == data
-        assert "1 files are in chunks" in run(daemon, "archive").stderr
+        assert (archive / "shared/f").read_bytes() == data == ns.read_bytes("/shared/f")
+        assert (archive / "shared/empty").read_bytes() == b""
+        assert (archive / "shared/hole").read_bytes() == bytes(3 << 20)
         (found,) = json.loads(run(daemon, "locate", "/shared/f", "--json").stdout)
-        assert (found["chunks"], found["archived"]) == (2, False)
+        assert (found["chunks"], found["archived"]) == (2, True)
+        assert "archive" in run(daemon, "locate", "/shared/f").stdout
         (place_of,) = ns.locate(["/shared/f"])
         assert [holder.bytes for holder in place_of.holders] == [len(data)]
+
+
+def test_a_file_in_chunks_follows_its_wish():
+    with a_daemon(archives=True) as (daemon, archive):
+        ns = namespace.Namespace(daemon.socket)
+        ns.mkdir("/scratch")
+        run(daemon, "set", "/scratch", "--chunks", 1, "--archive", "no")
+        ns.write_bytes("/scratch/f", b"x" * ((1 << 20) + 5))
+        ns.link("/scratch/f", "/scratch/g")
+        found = json.loads(run(daemon, "archive", "--wait", "--json").stdout)
+        assert (found["files"], found["names"]["lacking"]) == (0, 0)
+        run(daemon, "set", "/scratch/f", "--archive", "yes")
+        run(daemon, "archive", "--wait")
+        names = [archive / "scratch" / name for name in "fg"]
+        assert [name.read_bytes() for name in names] == [ns.read_bytes("/scratch/f")] * 2
+        assert os.path.samefile(*names)
 
 
 def test_a_daemon_without_an_archive_says_so():

@@ -46,6 +46,7 @@ pub(crate) fn start(node: &Arc<NamespaceNode>) -> Result<()> {
     spawn("ns-quota", crate::quota::run)?;
     spawn("ns-archive", crate::archive::work::run)?;
     spawn("ns-names", crate::archive::work::run_names)?;
+    spawn("ns-wholes", crate::archive::work::run_wholes)?;
     spawn("ns-copy", run_copies)
 }
 

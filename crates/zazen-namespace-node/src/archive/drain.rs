@@ -160,7 +160,7 @@ impl NamespaceNode {
             return Err(Errno::EAGAIN);
         }
         let part = File::from(part.map_err(objects::errno)?);
-        let mut at = right_bytes(&part, seal).map_err(os)?;
+        let mut at = right_bytes(&part, 0, seal).map_err(os)?;
         part.set_len(at).map_err(os)?;
         while at < stat.bytes {
             let seek = Act { what: namespace_fn::SEEK, offset: at, bytes: 0, flags: 0 };
@@ -184,7 +184,7 @@ impl NamespaceNode {
         // Read again from the store, as far as the kernel lets go of its pages.
         part.sync_data().map_err(os)?;
         rustix::fs::fadvise(&part, 0, None, Advice::DontNeed).ok();
-        if right_bytes(&part, seal).map_err(os)? < stat.bytes {
+        if right_bytes(&part, 0, seal).map_err(os)? < stat.bytes {
             rustix::fs::unlinkat(&folders.parts, name.file(), AtFlags::empty()).ok();
             tracing::error!("namespace: inode {}: the archive has other bytes than were written", name.id);
             return Err(Errno::EIO);
@@ -204,7 +204,7 @@ impl NamespaceNode {
     }
 
     /// Waits as the rate says. `EINTR` if the daemon stops.
-    fn archive_pace(&self, told: &ArchiveTold, bytes: usize) -> Result<(), Errno> {
+    pub(super) fn archive_pace(&self, told: &ArchiveTold, bytes: usize) -> Result<(), Errno> {
         if told.bytes_per_s > 0 {
             std::thread::sleep(Duration::from_secs_f64(bytes as f64 / told.bytes_per_s as f64));
         }

@@ -6,7 +6,8 @@
 //! - `drain`: copies files there; `evict`: lets local bytes go; `recall`: brings them back; `lost`:
 //!   reads files there whose holder is lost, and takes them over; `sums`: are bytes those that were
 //!   archived;
-//! - `names`: the tree that users see; `work`: the threads.
+//! - `names`: the tree that users see; `whole`, `wholes`: files in chunks there; `work`: the
+//!   threads.
 //!
 //! Invariants. The daemon alone writes to and reads from the hidden folder. Bytes go from this disk
 //! only while nobody has the file open, and while the archive has bytes that were compared with the
@@ -24,4 +25,6 @@ pub(crate) mod recall;
 mod records;
 pub(crate) mod state;
 mod sums;
+mod whole;
+mod wholes;
 pub(crate) mod work;

@@ -8,6 +8,7 @@
 use crate::archive::drain;
 use crate::archive::folders::{Folders, HIDDEN};
 use crate::archive::state::{ArchiveTold, Named, os};
+use crate::archive::wholes;
 use crate::node::NamespaceNode;
 use crate::objects::{self, FOLDERS, ObjectName};
 use crate::route::root;
@@ -64,6 +65,8 @@ struct Walk<'a> {
     /// What this walk made or found as it should be.
     seen: HashMap<InodeId, u64>,
     inode_of: HashMap<ObjectName, u64>,
+    /// Of files in chunks: the state that the archive has of them, and its inode.
+    wholes: HashMap<InodeId, (u64, u64)>,
     object_of: HashMap<u64, ObjectName>,
     /// The archive's file system.
     device: u64,
@@ -111,19 +114,22 @@ impl NamespaceNode {
         if !is_mine {
             *crate::handles::lock(&self.archive.named) = None;
             *known = Known::default();
+            self.archive.wholes.forget();
             return REST_MIN;
         }
         let Ok(folders) = self.archive_folders(told) else { return REST_MIN };
         let began = Instant::now();
-        let named = Named { began, names: 0, lacking: 0, in_chunks: 0, failed: 0, failure: None };
+        let named = Named { began, names: 0, lacking: 0, failed: 0, failure: None };
         let (seen, next) = (HashMap::new(), 0);
-        let (inode_of, object_of) = (HashMap::new(), HashMap::new());
+        let (inode_of, wholes, object_of) = (HashMap::new(), HashMap::new(), HashMap::new());
         let Ok(device) = rustix::fs::fstat(&folders.root).map(|stat| stat.st_dev) else { return REST_MIN };
         let archive = &folders;
-        let mut walk = Walk { node: self, archive, known, seen, inode_of, object_of, device, next, named };
+        let mut walk =
+            Walk { node: self, archive, known, seen, inode_of, wholes, object_of, device, next, named };
         match walk.all() {
             Ok(()) => {
-                let Walk { named, seen, .. } = walk;
+                let Walk { named, seen, wholes, .. } = walk;
+                self.archive.wholes.keep(|id| wholes.contains_key(&id));
                 known.inodes = seen;
                 *crate::handles::lock(&self.archive.named) = Some(named);
             }
@@ -192,7 +198,11 @@ impl Walk<'_> {
                 for ((name, inode), found) in some.iter().zip(self.node.attributes_of(&ids)) {
                     let found = found?;
                     let place = found.as_ref().and_then(|found| found.place.as_ref());
-                    if place.is_some_and(|place| place.generation == name.generation) {
+                    let is_whole = found.as_ref().is_some_and(wholes::has_one);
+                    if is_whole {
+                        self.learn_whole(*name, *inode);
+                    }
+                    if is_whole || place.is_some_and(|place| place.generation == name.generation) {
                         self.inode_of.insert(*name, *inode);
                         self.object_of.insert(*inode, *name);
                     } else {
@@ -234,13 +244,20 @@ impl Walk<'_> {
             }
             wanted.insert(name.clone(), self.wanted(found));
         }
-        let lacks = |name: &Vec<u8>| wanted.get(name) == Some(&Wanted::File(None));
         let lacking: Vec<_> =
-            entries.iter().filter(|(name, _)| lacks(name)).map(|(_, found)| found.id).collect();
+            entries.iter().filter(|(name, found)| self.lacks(wanted.get(*name), found)).collect();
         for some in lacking.chunks(AT_ONCE) {
-            // Those that the archive shall not have lack nothing.
-            let wishes = self.node.wishes_of(Wish::Archive, some);
-            self.named.lacking += wishes.iter().filter(|wish| **wish != Ok(0)).count() as u64;
+            let ids: Vec<_> = some.iter().map(|(_, found)| found.id).collect();
+            for ((name, found), wish) in some.iter().zip(self.node.wishes_of(Wish::Archive, &ids)) {
+                // Those that the archive shall not have lack nothing.
+                if wish == Ok(0) {
+                    continue;
+                }
+                self.named.lacking += 1;
+                if let Some(errno) = self.node.archive.wholes.want(found) {
+                    self.fails(name, errno);
+                }
+            }
         }
         if directory == InodeId::ROOT {
             there.remove(HIDDEN.as_bytes());
@@ -272,12 +289,12 @@ impl Walk<'_> {
     }
 
     fn wanted(&mut self, found: &Attributes) -> Wanted {
-        if found.chunks.is_some() {
-            // Its bytes are in many objects: the archive has no name for it.
-            self.named.in_chunks += 1;
-            return Wanted::Other;
-        }
         let wanted = match (found.kind, &found.place) {
+            (Kind::File, None) if wholes::has_one(found) => {
+                Wanted::File(self.wholes.get(&found.id).map(|(_, inode)| *inode))
+            }
+            // In chunks, and written for the first time.
+            (Kind::File, None) if found.is_written() => Wanted::File(None),
             (Kind::Directory, _) => Wanted::Directory,
             (Kind::Symlink, _) => Wanted::Small,
             // It never had a byte: it reads as zeros.
@@ -298,6 +315,34 @@ impl Walk<'_> {
             _ => self.named.names += 1,
         }
         wanted
+    }
+
+    /// An archived object is a file in chunks. Of several, which a crash left, the one that is
+    /// known to be the file as it is counts.
+    fn learn_whole(&mut self, name: ObjectName, inode: u64) {
+        let is_known = self.node.archive.wholes.state(name.id) == Some(name.generation);
+        if is_known || !self.wholes.contains_key(&name.id) {
+            self.wholes.insert(name.id, (name.generation, inode));
+        }
+    }
+
+    /// Whether the archive does not have a file as it is, as far as is known here.
+    fn lacks(&self, wanted: Option<&Wanted>, found: &Attributes) -> bool {
+        match wanted {
+            Some(Wanted::File(None)) => true,
+            Some(Wanted::File(Some(_))) if found.chunks.is_some() => {
+                let state = self.wholes.get(&found.id).map(|(state, _)| *state);
+                !self.node.archive.wholes.is_as_made(found, state)
+            }
+            _ => false,
+        }
+    }
+
+    /// The archived object of a file that has one.
+    fn object(&self, found: &Attributes) -> Option<ObjectName> {
+        let whole = || self.wholes.get(&found.id).map(|(state, _)| *state);
+        let generation = found.place.as_ref().map(|place| place.generation).or_else(whole)?;
+        Some(ObjectName { id: found.id, generation })
     }
 
     /// A name on its way, which nobody else can reach.
@@ -325,9 +370,8 @@ impl Walk<'_> {
 
     /// Owner, mode and times of an archived file follow the namespace.
     fn follow(&mut self, found: &Attributes) -> Result<(), Errno> {
-        let Some(place) = &found.place else { return Ok(()) };
-        let name = ObjectName { id: found.id, generation: place.generation };
-        if !place.writing && self.known.inodes.get(&found.id) != Some(&found.version) {
+        let Some(name) = self.object(found) else { return Ok(()) };
+        if !found.is_written() && self.known.inodes.get(&found.id) != Some(&found.version) {
             drain::dress(&self.archive.object(name).map_err(os)?, found).map_err(os)?;
         }
         self.seen.insert(found.id, found.version);

@@ -2,14 +2,12 @@
 
 use crate::archive::records::Record;
 use crate::archive::state::{Archive, os};
-use crate::archive::sums::{self, CHUNK_BYTES};
+use crate::archive::sums;
 use crate::folder::DataFolder;
 use crate::incoming::Incoming;
 use crate::objects::{Absent, ObjectName, Objects};
-use crate::seals::{Seal, Seals};
-use rustix::fs::{SeekFrom, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use crate::seals::Seals;
+use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zazen_namespace::Errno;
@@ -82,7 +80,7 @@ impl Recall {
         }
         let into = self.incoming.file(name, true)?;
         into.set_len(seal.bytes).map_err(os)?;
-        copy_checked(&from, &into, &seal).map_err(|error| match error {
+        sums::copy_checked(&from, (&into, 0), &seal, &mut |_| Ok(())).map_err(|error| match error {
             Some(error) => os(error),
             None => {
                 tracing::error!(
@@ -102,33 +100,4 @@ impl Recall {
         self.archive.brought.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
-}
-
-/// Copies what the seal says, holes as holes. `None`: the bytes are others.
-fn copy_checked(from: &File, into: &File, seal: &Seal) -> Result<(), Option<std::io::Error>> {
-    let mut chunk = vec![0; CHUNK_BYTES as usize];
-    let mut at = 0;
-    while at < seal.bytes {
-        let wanted = (seal.bytes - at).min(CHUNK_BYTES) as usize;
-        let chunk = &mut chunk[..wanted];
-        let is_hole = match rustix::fs::seek(from, SeekFrom::Data(at)) {
-            Ok(data) => data >= at + wanted as u64,
-            Err(rustix::io::Errno::NXIO) => true,
-            Err(_) => false,
-        };
-        if is_hole {
-            chunk.fill(0);
-        } else {
-            from.read_exact_at(chunk, at).map_err(Some)?;
-        }
-        // A hole is checked as zeros: what should not be one is found, too.
-        if !sums::is_right(chunk, at, seal).map_err(Some)? {
-            return Err(None);
-        }
-        if !is_hole {
-            into.write_all_at(chunk, at).map_err(Some)?;
-        }
-        at += wanted as u64;
-    }
-    Ok(())
 }

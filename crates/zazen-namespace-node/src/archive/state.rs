@@ -2,6 +2,7 @@
 
 use crate::archive::folders::{Folders, open_root};
 use crate::archive::records::{Record, Records};
+use crate::archive::wholes::Wholes;
 use crate::folder::DataFolder;
 use crate::handles::lock;
 use crate::objects::{FOLDERS, ObjectName, Objects};
@@ -55,6 +56,8 @@ pub(crate) struct Archive {
     pub(super) evict_at: AtomicUsize,
     /// Files that came back since the daemon's start.
     pub(super) brought: AtomicU64,
+    /// Files in chunks, on the node that makes the names.
+    pub(super) wholes: Wholes,
     /// What the last look at names found, on the node that makes them.
     pub(super) named: Mutex<Option<Named>>,
 }
@@ -86,6 +89,7 @@ impl Archive {
             aside,
             evict_at: AtomicUsize::new(0),
             brought: AtomicU64::new(0),
+            wholes: Wholes::default(),
             named: Mutex::default(),
         })
     }
@@ -187,10 +191,9 @@ pub(crate) struct Named {
     pub(super) began: Instant,
     /// Names of files, links and directories.
     pub(super) names: u64,
-    /// Files that have no name yet, because they are not archived yet.
+    /// Files that have no name yet, because they are not archived yet; of files in chunks, also
+    /// those whose name is that of older bytes.
     pub(super) lacking: u64,
-    /// Files that the archive does not take, because they are in chunks.
-    pub(super) in_chunks: u64,
     pub(super) failed: u64,
     pub(super) failure: Option<String>,
 }
@@ -201,7 +204,6 @@ impl Named {
             "age_s": self.began.elapsed().as_secs(),
             "names": self.names,
             "lacking": self.lacking,
-            "in_chunks": self.in_chunks,
             "failed": self.failed,
             "failure": self.failure,
         })

@@ -27,6 +27,21 @@ pub(crate) fn run(node: &Weak<NamespaceNode>) {
     }
 }
 
+/// Puts files in chunks together.
+pub(crate) fn run_wholes(node: &Weak<NamespaceNode>) {
+    loop {
+        let Some(node) = node.upgrade() else { return };
+        if node.stopping.load(Ordering::Relaxed) {
+            return;
+        }
+        if let (Some(told), Ok(_)) = (&node.told.archive, node.identity()) {
+            node.make_wholes(told);
+        }
+        drop(node);
+        std::thread::sleep(LOOK);
+    }
+}
+
 /// Makes the tree that users see.
 pub(crate) fn run_names(node: &Weak<NamespaceNode>) {
     let mut known = Known::default();

@@ -235,10 +235,7 @@ impl Partition {
             return Err(Errno::EPERM);
         }
         let chunk_bytes = self.tables.chunks.of_file(serial).map(|chunks| chunks.chunk_bytes);
-        let is_archived = || set.value.as_deref().is_some_and(|value| value.starts_with(b"yes"));
         match set.name.as_bytes() {
-            // The archive has whole objects only.
-            ARCHIVE_WANTED if chunk_bytes.is_some() && is_archived() => Err(Errno::EOPNOTSUPP),
             CHUNKS_WANTED if inode.kind == Kind::File => {
                 let value = set.value.as_deref().unwrap_or(b"0");
                 let wanted = bytes_of_mib(chunk_mib_of(value).ok_or(Errno::EINVAL)?);
@@ -259,8 +256,7 @@ impl Partition {
     /// The attribute of a chunk, which is its file's: `None` if it has none.
     pub(super) fn wish_of_chunk(&self, file: u64, name: &[u8]) -> Option<Vec<u8>> {
         match name {
-            ARCHIVE_WANTED => Some(b"no".to_vec()),
-            COPIES_WANTED => {
+            ARCHIVE_WANTED | COPIES_WANTED => {
                 let value = self.tables.xattrs.get(&(file, Box::from(name)))?;
                 Some(value.to_vec())
             }

@@ -5,8 +5,8 @@ use crate::namespaces::*;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use zazen_namespace_client::Namespace;
-use zazen_namespace_client::core::operation::{ARCHIVE_WANTED, Mode, SetXattr};
-use zazen_namespace_client::core::{ARCHIVE, Errno, Name};
+use zazen_namespace_client::core::operation::{ARCHIVE_WANTED, CHUNKS_WANTED, Mode, SetXattr};
+use zazen_namespace_client::core::{ARCHIVE, Attributes, Errno, InodeId, Name};
 
 const READ: Mode = Mode { read: true, write: false, truncate: false };
 const WRITE: Mode = Mode { read: true, write: true, truncate: false };
@@ -347,4 +347,92 @@ fn a_directory_says_whether_the_archive_has_its_files() {
     // Later, somebody wants one all the same.
     wish("/scratch/temporary", b"yes").unwrap();
     eventually("it goes, too", || has(&root.join("scratch/temporary"), b"temporary"));
+}
+
+/// Makes a file in chunks of a MiB in the root directory.
+fn make_shared(ns: &Namespace, name: &str) -> InodeId {
+    let made = ns.create_many(None, InodeId::ROOT, &[Name::new(name.as_bytes()).unwrap()], 0o644).unwrap();
+    let id = *made[0].as_ref().unwrap();
+    let (name, value) = (Name::new(CHUNKS_WANTED).unwrap(), Some(b"1".to_vec()));
+    ns.set_xattr(None, SetXattr { id, name, value, create: false, replace: false }).unwrap();
+    id
+}
+
+fn write_at(ns: &Namespace, path: &str, bytes: &[u8], offset: usize) {
+    let file = ns.open(None, path.as_bytes(), WRITE).unwrap();
+    file.write_all_at(bytes, offset as u64).unwrap();
+    file.close().unwrap();
+}
+
+fn is_archived(chunk: &Attributes) -> bool {
+    chunk.bytes == 0 || chunk.place.as_ref().is_some_and(|place| place.is_archived())
+}
+
+#[test]
+fn a_file_in_chunks_is_one_file_in_the_archive() {
+    const MIB: usize = 1 << 20;
+    let (_dir, root, cluster) = greedy(3, &[]);
+    let nodes: Vec<Namespace> = (0..3).map(|at| cluster.client(at)).collect();
+    let id = make_shared(&nodes[0], "shared");
+    // Each node has chunks; between them is a hole, and behind them an end that was set.
+    let mut bytes = vec![0; 9 * MIB + 7];
+    for (at, ns) in nodes.iter().enumerate() {
+        let (start, count) = (at * 2 * MIB + 1000, 2 * MIB - 1000 - at);
+        bytes[start..start + count].copy_from_slice(&noise(count, at as u64));
+        write_at(ns, "/shared", &bytes[start..start + count], start);
+    }
+    let open = nodes[1].open(None, b"/shared", WRITE).unwrap();
+    open.set_length(bytes.len() as u64).unwrap();
+    open.close().unwrap();
+    let there = root.join("shared");
+    eventually("the archive has the file", || has(&there, &bytes));
+    assert_eq!(there.metadata().unwrap().mode() & 0o7777, 0o644);
+    let chunks = || nodes[0].chunks(None, id).unwrap();
+    assert!(chunks().iter().all(is_archived) && chunks().len() == 6, "{:?}", chunks());
+    // The nodes keep none of it, and read it all the same.
+    let held = |ns: &Namespace| number(ns, "files") - number(ns, "only_there_files");
+    eventually("no bytes are left here", || nodes.iter().all(|ns| held(ns) == 0));
+    nodes.iter().for_each(|ns| assert!(read(ns, "/shared").unwrap() == bytes));
+    // A chunk is written again, then the file is cut.
+    bytes[3 * MIB..3 * MIB + 4].copy_from_slice(b"anew");
+    write_at(&nodes[2], "/shared", b"anew", 3 * MIB);
+    eventually("the archive has the new bytes", || has(&there, &bytes));
+    nodes[0].rename_path(None, b"/shared", b"/other").unwrap();
+    let open = nodes[0].open(None, b"/other", WRITE).unwrap();
+    open.set_length(MIB as u64 + 5).unwrap();
+    open.close().unwrap();
+    bytes.truncate(MIB + 5);
+    eventually("it is cut there, too", || has(&root.join("other"), &bytes) && !there.exists());
+    eventually("one object of it is left, and two chunks", || hidden(&root) == 3);
+    // The name in the archive stays, and nothing else of it.
+    nodes[1].unlink(None, InodeId::ROOT, &Name::new(b"other").unwrap()).unwrap();
+    eventually("its objects go", || hidden(&root) == 0);
+    assert!(has(&root.join("other"), &bytes));
+}
+
+#[test]
+fn archived_chunks_of_a_lost_node_are_read_and_belong_to_others_soon() {
+    const MIB: usize = 1 << 20;
+    let (_dir, root, mut cluster) =
+        greedy(3, &["--namespace-replicas", "2", "--namespace-repair-after", "2"]);
+    let nodes: Vec<Namespace> = (0..3).map(|at| cluster.client(at)).collect();
+    let backed = |ns: &Namespace| ns.map().unwrap().partitions.iter().all(|seat| !seat.backups.is_empty());
+    eventually("each partition has a backup", || backed(&nodes[0]));
+    let lost = nodes[2].hello().unwrap().node;
+    let id = make_shared(&nodes[0], "shared");
+    let mut bytes = noise(3 * MIB, 5);
+    for (at, ns) in nodes.iter().enumerate() {
+        write_at(ns, "/shared", &bytes[at * MIB..(at + 1) * MIB], at * MIB);
+    }
+    eventually("the archive has the file", || has(&root.join("shared"), &bytes));
+    cluster.kill(2);
+    eventually("it is read", || read(&nodes[0], "/shared").is_ok_and(|found| found == bytes));
+    let is_taken = |chunk: &Attributes| chunk.place.as_ref().is_some_and(|place| place.holder != lost);
+    eventually("its chunk has another holder", || {
+        nodes[0].chunks(None, id).is_ok_and(|chunks| chunks.iter().all(is_taken))
+    });
+    write_at(&nodes[1], "/shared", b"after", 2 * MIB + 9);
+    bytes[2 * MIB + 9..2 * MIB + 14].copy_from_slice(b"after");
+    assert!(read(&nodes[0], "/shared").unwrap() == bytes);
+    eventually("the archive follows", || has(&root.join("shared"), &bytes));
 }

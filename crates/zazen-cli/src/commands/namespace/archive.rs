@@ -143,12 +143,6 @@ pub(super) fn show(status: &Value) {
             "names in the archive, {} s ago: {}, {} files had none yet, {} failed",
             names["age_s"], names["names"], names["lacking"], names["failed"],
         ));
-        if number(names, "in_chunks") > 0 {
-            output::note(format!(
-                "{} files are in chunks: the archive does not take them; copy them with zazen stage-out",
-                names["in_chunks"]
-            ));
-        }
     }
     trouble(status).iter().for_each(output::note);
 }

@@ -89,13 +89,15 @@ fn find(namespace: &Namespace, path: &Path) -> Result<At> {
         let all = namespace.chunks(None, found.id).map_err(within)?;
         // A node has a copy of the file if it has one of each chunk.
         let mut copies: Option<BTreeSet<NodeNo>> = None;
+        let mut is_archived = bytes > 0;
         for place in all.iter().filter(|chunk| chunk.bytes > 0).filter_map(|chunk| chunk.place.as_ref()) {
+            is_archived &= place.is_archived();
             let here: BTreeSet<NodeNo> = place.nodes_with_copy().collect();
             copies = Some(copies.map_or_else(|| here.clone(), |before| &before & &here));
         }
         let copies = copies.into_iter().flatten().collect();
         let chunks = Some((of.chunk_bytes, all.len() as u64));
-        return Ok(At { path, bytes, holders: held_by(&all), copies, is_archived: false, chunks });
+        return Ok(At { path, bytes, holders: held_by(&all), copies, is_archived, chunks });
     }
     let (holder, copies) = found.place.map_or_else(Default::default, |at| (Some(at.holder), at.copies));
     let is_archived = copies.contains(&ARCHIVE);

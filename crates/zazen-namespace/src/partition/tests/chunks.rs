@@ -464,10 +464,11 @@ fn wishes_of_a_file_are_those_of_its_chunks() {
     bed.refused(get(chunk.id, COPIES_WANTED), Errno::ENODATA);
     bed.done(wish(file, COPIES_WANTED, Some(b"2")));
     assert_eq!(bed.ask(get(chunk.id, COPIES_WANTED)), says(b"2"));
-    assert_eq!(bed.ask(get(chunk.id, ARCHIVE_WANTED)), says(b"no"));
+    bed.refused(get(chunk.id, ARCHIVE_WANTED), Errno::ENODATA);
     bed.refused(wish(chunk.id, COPIES_WANTED, Some(b"3")), Errno::EPERM);
-    bed.refused(wish(file, ARCHIVE_WANTED, Some(b"yes")), Errno::EOPNOTSUPP);
+    bed.done(wish(file, ARCHIVE_WANTED, Some(b"yes")));
     bed.done(wish(file, ARCHIVE_WANTED, Some(b"no")));
+    assert_eq!(bed.ask(get(chunk.id, ARCHIVE_WANTED)), says(b"no"));
     // The size of chunks stays.
     bed.done(wish(file, CHUNKS_WANTED, Some(b"1\n")));
     bed.refused(wish(file, CHUNKS_WANTED, Some(b"2")), Errno::EBUSY);
