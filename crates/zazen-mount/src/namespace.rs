@@ -22,7 +22,7 @@ use crate::tree::{
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -50,6 +50,8 @@ struct OpenFile {
     locked: Arc<Locked>,
     /// The bytes on this node.
     local: Option<Local>,
+    /// The daemon had forgotten it, and it was opened again.
+    is_again: AtomicBool,
 }
 
 /// The bytes of an open file, which the kernel writes without a word.
@@ -97,6 +99,7 @@ impl OpenFile {
                     return Err(Errno::EIO);
                 }
                 *kept = Arc::new(again);
+                self.is_again.store(true, Ordering::Relaxed);
             }
             Arc::clone(&kept)
         };
@@ -271,7 +274,15 @@ impl NamespaceTree {
         let how = How { truncate: false, exclusive: false, ..how };
         let locked = Arc::clone(&self.locked);
         let file = Mutex::new(Arc::new(file));
-        let mut file = OpenFile { who: who.clone(), id, how, file, locked, local: None };
+        let mut file = OpenFile {
+            who: who.clone(),
+            id,
+            how,
+            file,
+            locked,
+            local: None,
+            is_again: AtomicBool::default(),
+        };
         // Only who may vouch gets a descriptor for writing; a file without bytes has none yet.
         let local = match self.vouches {
             true => file.with(&self.namespace, self.vouches, File::descriptor)?.map(Arc::new),
@@ -674,7 +685,13 @@ impl Tree for NamespaceTree {
     }
 
     fn sync(&self, handle: Handle, _data_only: bool) -> Result<()> {
-        self.with(handle, File::sync)
+        let open = self.file(handle)?;
+        let sync = |file: &File| match open.is_again.load(Ordering::Relaxed) {
+            // The daemon does not know which chunks were written before.
+            true => file.sync_every(),
+            false => file.sync(),
+        };
+        open.with(&self.namespace, self.vouches, sync)
     }
 
     fn allocate(&self, handle: Handle, mode: i32, offset: u64, bytes: u64) -> Result<()> {

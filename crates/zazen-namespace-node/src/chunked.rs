@@ -48,6 +48,8 @@ const AT_ONCE: usize = 8;
 const NAME_BYTES: usize = 16;
 /// Objects that one such call names.
 const NAMES_MAX: usize = 4096;
+/// The same of a wish for them, which is told to the end whatever a node answers.
+const NOTED_AT_ONCE: usize = 512;
 /// How often a chunk is asked for that is gone again.
 const TRIES: usize = 3;
 
@@ -332,8 +334,7 @@ impl NamespaceNode {
     fn write_piece(&self, handle: &Handle, parts: &Parts, piece: Piece, data: &[u8]) -> Result<u64, Errno> {
         let (chunk_bytes, end) = (parts.chunk_bytes, piece.offset + piece.bytes);
         let write = |part: &Handle| {
-            parts.note_write(piece.index);
-            let count = self.write(part, piece.offset, data, 0)?;
+            let count = parts.writing(piece.index, || self.write(part, piece.offset, data, 0))?;
             // The others need not ask how long a full chunk is.
             if count == piece.bytes && end == chunk_bytes && parts.note_full(piece.index) {
                 self.commit(part).ok();
@@ -355,7 +356,8 @@ impl NamespaceNode {
             let (_, life) = self.joined_soon()?;
             self.bring_into(life, handle)?;
             // What was written before counts.
-            self.end_of(handle, parts, u64::MAX)?;
+            let end = self.end_of(handle, parts, u64::MAX)?;
+            self.has_room_for_chunks(handle, parts, end, bytes.len() as u64)?;
             let append = Append { file: handle.id, bytes: bytes.len() as u64 };
             match self.route_one(root(), Operation::Append(append)) {
                 Ok(Answer::Offset(start)) => return self.write_parts(handle, parts, start.offset, bytes),
@@ -366,6 +368,17 @@ impl NamespaceNode {
             }
         }
         Err(Errno::EIO)
+    }
+
+    /// `EDQUOT` if a quota has no room for the chunks that an append at `end` makes.
+    fn has_room_for_chunks(&self, handle: &Handle, parts: &Parts, end: u64, bytes: u64) -> Result<(), Errno> {
+        let chunks = |bytes: u64| bytes.div_ceil(parts.chunk_bytes);
+        let fresh = chunks(end.saturating_add(bytes)) - chunks(end);
+        if fresh == 0 {
+            return Ok(());
+        }
+        let bounds = self.bounds(handle)?;
+        self.quotas.reserve(bounds.to_vec(), fresh).map(drop).map_err(|(full, _)| full)
     }
 
     /// Gives the file a length.
@@ -403,8 +416,7 @@ impl NamespaceNode {
             self.with_each(handle.uid, &indexes, |index| {
                 let length = if *index == last { within } else { 0 };
                 let cut = |part: &Handle| {
-                    parts.note_write(*index);
-                    self.act(part, namespace_fn::TRUNCATE, length, 0, 0)?;
+                    parts.writing(*index, || self.act(part, namespace_fn::TRUNCATE, length, 0, 0))?;
                     self.commit(part)
                 };
                 self.at_part(handle, parts, (*index, How::Change), cut).map(|_| true)
@@ -463,8 +475,7 @@ impl NamespaceNode {
         let allocate = |index: u64, how: How| {
             let (start, count) = piece(index);
             let act = |part: &Handle| {
-                parts.note_write(index);
-                self.act(part, namespace_fn::ALLOCATE, start, count, flags)
+                parts.writing(index, || self.act(part, namespace_fn::ALLOCATE, start, count, flags))
             };
             self.at_part(handle, parts, (index, how), act).map(drop)
         };
@@ -580,8 +591,15 @@ impl NamespaceNode {
         failed.and(told)
     }
 
-    /// Syncs what was written through the handle since the last sync.
-    pub(crate) fn sync_parts(&self, handle: &Handle, parts: &Parts) -> Result<(), Errno> {
+    /// Syncs what was written through the handle since the last sync; with `every`, all chunks.
+    pub(crate) fn sync_parts(&self, handle: &Handle, parts: &Parts, every: bool) -> Result<(), Errno> {
+        let _syncing = parts.syncing();
+        if every {
+            self.each_chunk(handle.id, 0, false, &mut |found| {
+                found.iter().try_for_each(|chunk| index_of(chunk).map(|index| parts.note_write(index)))?;
+                Ok(ControlFlow::Continue(()))
+            })?;
+        }
         let indexes: Vec<u64> = parts.take_unsynced().into_iter().collect();
         let synced = self.with_each(handle.uid, &indexes, |index| {
             let sync = |part: &Handle| self.sync(part, 0);
@@ -614,8 +632,18 @@ impl NamespaceNode {
     }
 
     /// Has the holders of chunks, from one on, tell the metadata how long these are. `written`:
-    /// only of those that somebody has open for writing.
+    /// only of those that somebody has open for writing. The first error ends it.
     fn have_told(&self, file: InodeId, from: u64, written: bool, tries: Tries) -> Result<(), Errno> {
+        let held = self.held(file, from, written)?;
+        let tell = |(holder, names): &(NodeNo, Vec<ObjectName>)| {
+            let told = names.chunks(NAMES_MAX).map(|names| self.have_told_by(file, *holder, names, tries));
+            told.collect::<Result<Vec<()>, Errno>>().map(|_| true)
+        };
+        self.with_each(ANYBODY, &held, tell).map(drop)
+    }
+
+    /// The objects of chunks, from one on, by their holders.
+    fn held(&self, file: InodeId, from: u64, written: bool) -> Result<Vec<(NodeNo, Vec<ObjectName>)>, Errno> {
         let mut held: BTreeMap<NodeNo, Vec<ObjectName>> = BTreeMap::new();
         self.each_chunk(file, from, written, &mut |chunks| {
             for chunk in chunks {
@@ -625,51 +653,49 @@ impl NamespaceNode {
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        let held: Vec<_> = held.into_iter().collect();
-        let tell =
-            |(holder, names): &(NodeNo, Vec<ObjectName>)| self.have_told_by(file, *holder, names, tries);
-        self.with_each(ANYBODY, &held, tell).map(drop)
+        Ok(held.into_iter().collect())
     }
 
+    /// Has a holder tell the metadata of so many objects as one call names.
     fn have_told_by(
         &self,
         file: InodeId,
         holder: NodeNo,
         names: &[ObjectName],
         tries: Tries,
-    ) -> Result<bool, Errno> {
+    ) -> Result<(), Errno> {
         let (me, _) = self.joined_soon()?;
         if holder == me {
-            return self.tell_lengths(names).map(|told| told > 0);
+            return self.tell_lengths(names).map(drop);
         }
         let address = self.address(holder).ok_or(Errno::EIO)?;
-        for names in names.chunks(NAMES_MAX) {
-            let mut bulk = Writer::new();
-            for name in names {
-                bulk.u64(name.id.0);
-                bulk.u64(name.generation);
-            }
-            let bulk = bulk.into_bytes();
-            let of = ObjectName { id: file, generation: 0 };
-            let call = of.call(namespace_fn::TELL, 0, bulk.len() as u64, 0);
-            let within = if tries == Tries::One { LOOK } else { CHUNK };
-            self.there_within(&address, &call, &bulk, within, tries)?;
+        let mut bulk = Writer::new();
+        for name in names {
+            bulk.u64(name.id.0);
+            bulk.u64(name.generation);
         }
-        Ok(true)
+        let bulk = bulk.into_bytes();
+        let of = ObjectName { id: file, generation: 0 };
+        let call = of.call(namespace_fn::TELL, 0, bulk.len() as u64, 0);
+        let within = if tries == Tries::One { LOOK } else { CHUNK };
+        self.there_within(&address, &call, &bulk, within, tries).map(drop)
     }
 
-    /// Tells the metadata the length of objects of this node. How many it did not know.
+    /// Tells the metadata the length of objects of this node. How many it did not know. An object
+    /// that cannot be told keeps no other one from it.
     fn tell_lengths(&self, names: &[ObjectName]) -> Result<u64, Errno> {
-        let mut told = 0;
+        let (mut told, mut failed) = (0, None);
         for name in names {
             match self.commit_object(*name, true) {
                 Ok(fresh) => told += u64::from(fresh),
                 // It has not been made yet, or is not the chunk's any more.
                 Err(Errno::ESTALE) => {}
-                Err(errno) => return Err(errno),
+                // Its partition does not answer, and each further one would wait as long.
+                Err(Errno::ETIMEDOUT) => return Err(Errno::ETIMEDOUT),
+                Err(errno) => failed = Some(errno),
             }
         }
-        Ok(told)
+        failed.map_or(Ok(told), Err)
     }
 
     /// Another node asks for [`namespace_fn::TELL`].
@@ -692,9 +718,25 @@ impl NamespaceNode {
 
     /// The holder of each chunk of a file looks at it: it got another wish.
     pub(crate) fn note_wanted_chunks(&self, file: InodeId) {
-        if let Err(errno) = self.have_told(file, 0, false, Tries::One) {
-            tracing::debug!("namespace: the holders of inode {file} were not told of copies: {errno}");
-        }
+        let held = match self.held(file, 0, false) {
+            Ok(held) => held,
+            Err(errno) => {
+                tracing::warn!("namespace: the holders of inode {file} were not told of its wish: {errno}");
+                return;
+            }
+        };
+        // Calls of few objects: a holder that tells the metadata of many takes its time.
+        let calls: Vec<_> = held
+            .iter()
+            .flat_map(|(holder, names)| names.chunks(NOTED_AT_ONCE).map(|names| (*holder, names)))
+            .collect();
+        let tell = |(holder, names): &(NodeNo, &[ObjectName])| {
+            if let Err(errno) = self.have_told_by(file, *holder, names, Tries::Many) {
+                tracing::warn!("namespace: node {holder} was not told of the wish of inode {file}: {errno}");
+            }
+            Ok(true)
+        };
+        self.with_each(ANYBODY, &calls, tell).ok();
     }
 }
 

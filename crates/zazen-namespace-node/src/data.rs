@@ -26,6 +26,8 @@ const AGAIN: Duration = Duration::from_millis(100);
 const COMMITTED_MAX: usize = 1 << 16;
 /// The flag of [`namespace_fn::SYNC`]: the metadata alone, without a sync.
 pub(crate) const NO_SYNC: u32 = 1;
+/// A flag of it: all chunks of a file, whoever wrote them.
+const SYNC_EVERY: u32 = 4;
 /// A flag of SYNC between daemons: the writer is root.
 const BY_ROOT: u32 = 2;
 /// Flags of `fallocate`: the file's length stays.
@@ -239,8 +241,9 @@ impl NamespaceNode {
         }
         let name = ObjectName { id: handle.id, generation: place.generation };
         let expected = attributes.bytes.saturating_sub(offset).min(bytes as u64);
-        if expected == 0 {
-            // The file ends before `offset`, and nobody writes it: no node is needed to say so.
+        if expected == 0 && handle.chunk_of.is_none() {
+            // The file ends before `offset`, and nobody writes it: no node is needed to say so. But
+            // where a chunk ends, a hole begins: what its holder had not told would read as zeros.
             return Ok(Vec::new());
         }
         let is_archived = place.is_archived();
@@ -456,7 +459,9 @@ impl NamespaceNode {
     /// Syncs the bytes, and tells the metadata.
     pub(crate) fn sync(&self, handle: &Handle, flags: u32) -> Result<(), Errno> {
         match &handle.parts {
-            Some(parts) if flags & NO_SYNC == 0 => return self.sync_parts(handle, parts),
+            Some(parts) if flags & NO_SYNC == 0 => {
+                return self.sync_parts(handle, parts, flags & SYNC_EVERY != 0);
+            }
             _ => {}
         }
         if flags & NO_SYNC == 0 {

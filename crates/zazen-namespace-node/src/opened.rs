@@ -167,6 +167,12 @@ impl NamespaceNode {
             _ => return Err(Errno::EIO),
         };
         *open_in = Some(life);
+        if grant.attributes.chunks.is_some() != handle.parts.is_some() {
+            // It became a file in chunks while it was not open.
+            drop(open_in);
+            self.release(handle);
+            return Err(Errno::EIO);
+        }
         let mut place = lock(&handle.place);
         let found = place_of(&grant.attributes);
         if place.is_some() && *place != found && handle.wrote.load(Ordering::Relaxed) {

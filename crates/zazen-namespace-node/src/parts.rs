@@ -104,6 +104,7 @@ pub(crate) struct Parts<T> {
     pub(crate) chunk_bytes: u64,
     open: Mutex<Open<T>>,
     written: Mutex<Written>,
+    syncing: Mutex<()>,
 }
 
 /// What was done to chunks, open or not.
@@ -122,11 +123,13 @@ struct Open<T> {
     by_index: HashMap<(u64, bool), (Arc<T>, u64)>,
     /// Counts uses.
     uses: u64,
+    /// The handle was closed: nothing is kept any more.
+    closed: bool,
 }
 
 impl<T> Open<T> {
     fn new() -> Open<T> {
-        Open { by_index: HashMap::new(), uses: 0 }
+        Open { by_index: HashMap::new(), uses: 0, closed: false }
     }
 
     /// What is open of a chunk: what may be written can be read, too.
@@ -144,6 +147,9 @@ impl<T> Open<T> {
     fn keep(&mut self, index: u64, write: bool, fresh: Arc<T>, most: usize) -> (Arc<T>, Vec<Arc<T>>) {
         if let Some(there) = self.get(index, write) {
             return (there, vec![fresh]);
+        }
+        if self.closed {
+            return (Arc::clone(&fresh), vec![fresh]);
         }
         self.by_index.insert((index, write), (Arc::clone(&fresh), self.uses));
         let mut close = Vec::new();
@@ -176,7 +182,9 @@ impl<T> Open<T> {
 
 impl<T> Parts<T> {
     pub(crate) fn new(chunk_bytes: u64) -> Parts<T> {
-        Parts { chunk_bytes, open: Mutex::new(Open::new()), written: Mutex::default() }
+        let (open, written) = (Mutex::new(Open::new()), Mutex::default());
+        // Never 0, whatever another node says.
+        Parts { chunk_bytes: chunk_bytes.max(1), open, written, syncing: Mutex::new(()) }
     }
 
     pub(crate) fn get(&self, index: u64, write: bool) -> Option<Arc<T>> {
@@ -198,9 +206,12 @@ impl<T> Parts<T> {
         lock(&self.open).take_idle_from(index)
     }
 
-    /// Takes all; the handle is being closed.
+    /// Takes all; the handle is being closed. What a thread opens afterwards is to be closed at
+    /// once.
     pub(crate) fn take_all(&self) -> Vec<Arc<T>> {
-        std::mem::take(&mut lock(&self.open).by_index).into_values().map(|(part, _)| part).collect()
+        let mut open = lock(&self.open);
+        open.closed = true;
+        std::mem::take(&mut open.by_index).into_values().map(|(part, _)| part).collect()
     }
 
     /// What is open for writing.
@@ -210,9 +221,22 @@ impl<T> Parts<T> {
         writers.map(|(_, (part, _))| Arc::clone(part)).collect()
     }
 
-    /// The chunk is about to be written.
+    /// The right to sync: who waits for it finds done what was taken to be synced.
+    pub(crate) fn syncing(&self) -> MutexGuard<'_, ()> {
+        lock(&self.syncing)
+    }
+
+    /// The chunk is to be synced.
     pub(crate) fn note_write(&self, index: u64) {
         lock(&self.written).unsynced.insert(index);
+    }
+
+    /// Changes a chunk. A sync that comes between does not count for it.
+    pub(crate) fn writing<R>(&self, index: u64, change: impl FnOnce() -> R) -> R {
+        self.note_write(index);
+        let changed = change();
+        self.note_write(index);
+        changed
     }
 
     /// The chunk was written to its end. Whether that was not so before.
@@ -222,7 +246,10 @@ impl<T> Parts<T> {
 
     /// Chunks from this one on were cut.
     pub(crate) fn note_cut(&self, index: u64) {
-        lock(&self.written).full.retain(|full| *full < index);
+        let mut written = lock(&self.written);
+        written.full.retain(|full| *full < index);
+        // What is not there any more needs no sync.
+        written.unsynced.retain(|unsynced| *unsynced <= index);
     }
 
     /// The chunks that were written since this was asked last.
@@ -244,6 +271,24 @@ impl<T> Parts<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_opened_after_the_end_is_closed_at_once() {
+        let parts = Parts::new(8);
+        let (kept, close) = parts.keep(0, true, Arc::new(1), 64);
+        assert!(close.is_empty() && *kept == 1);
+        assert_eq!(parts.take_all().len(), 1);
+        let (part, close) = parts.keep(1, true, Arc::new(2), 64);
+        assert!(Arc::ptr_eq(&part, &close[0]) && parts.take_all().is_empty());
+    }
+
+    #[test]
+    fn a_sync_during_a_write_is_not_one_of_it() {
+        let parts = Parts::<()>::new(8);
+        parts.writing(5, || assert_eq!(parts.take_unsynced().len(), 1));
+        assert_eq!(parts.take_unsynced().into_iter().collect::<Vec<_>>(), [5]);
+        assert!(parts.take_unsynced().is_empty());
+    }
 
     #[test]
     fn pieces_are_the_range_cut_at_chunks() {

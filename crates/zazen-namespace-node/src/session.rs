@@ -534,6 +534,10 @@ impl NamespaceNode {
             Ok(None) => {}
             Ok(Some(fresh)) => grant.attributes = fresh,
             Err(errno) => {
+                if let Some(parts) = &handle.parts {
+                    // Chunks that were to be cut.
+                    self.close_parts(&handle, parts).ok();
+                }
                 self.release(&handle);
                 let errno = if grant.created { errno.after_change() } else { errno };
                 return Answered { answer: Answer::refused(errno), handle: 0 };

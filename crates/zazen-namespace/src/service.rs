@@ -37,7 +37,8 @@ pub mod namespace_fn {
     /// [`super::HandleCall`]; flags: 0 for `SEEK_DATA`, 1 for `SEEK_HOLE` → [`super::Done`]: where.
     pub const SEEK: u16 = 7;
     /// [`super::HandleCall`] → [`super::Done`]: syncs the bytes to the holder's disk, and tells the
-    /// metadata their length and times. Flags: 1 for the metadata alone, without a sync.
+    /// metadata their length and times. Flags: 1 for the metadata alone, without a sync; 4 for all
+    /// chunks of a file, and not only those that this handle has written.
     pub const SYNC: u16 = 8;
     /// [`super::HandleCall`] → [`super::Done`]. Tells the metadata what was written.
     pub const CLOSE: u16 = 9;

@@ -118,13 +118,12 @@ impl<T: Tables> Replica<T> {
                 }
                 partition::Action::Reply { token, response } => Held::Reply { token, response },
                 partition::Action::Send { to, message } => {
-                    shared.busy.insert(self.partition);
-                    if let Some(primary) = self.primary() {
-                        primary.ticks = TICKS;
-                    }
+                    self.goes_on(shared);
                     Held::Send { to, message }
                 }
                 partition::Action::DropObject { holder, id, generation } => {
+                    // More chunks may wait to be buried.
+                    self.goes_on(shared);
                     Held::Drop { holder, unneeded: Unneeded { id, generation } }
                 }
             };
@@ -135,6 +134,14 @@ impl<T: Tables> Replica<T> {
             }
         }
         shared.dirty.insert(self.partition);
+    }
+
+    /// There may be something to do at ticks, though nobody asks for anything.
+    fn goes_on(&mut self, shared: &mut Shared) {
+        shared.busy.insert(self.partition);
+        if let Some(primary) = self.primary() {
+            primary.ticks = TICKS;
+        }
     }
 
     /// Sends new records, counts what is committed, and lets go what waited for it.
