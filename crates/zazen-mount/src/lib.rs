@@ -25,6 +25,7 @@ pub mod mount;
 pub mod namespace;
 mod opens;
 mod pages;
+mod place;
 mod squashed;
 pub mod tree;
 

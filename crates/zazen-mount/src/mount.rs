@@ -1,6 +1,7 @@
 //! Mounting, replacing what a killed process left, unmounting.
 
 use crate::adapter::Adapter;
+use crate::place;
 use crate::tree::{Change, Tree};
 use fuser::{INodeNo, MountOption, Notifier, Session, SessionACL};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -46,6 +47,7 @@ impl Mounted {
     pub fn new(tree: Arc<dyn Tree>, mountpoint: &Path, options: &Options) -> Result<Mounted> {
         let mountpoint = absolute(mountpoint)?;
         replace_dead(&mountpoint)?;
+        place::check(&mountpoint)?;
         let session = begin(tree, options, |adapter, config| {
             Session::new(adapter, &mountpoint, config)
                 .map_err(|error| refused(&mountpoint, error, has_fusermount))

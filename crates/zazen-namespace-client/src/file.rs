@@ -187,8 +187,8 @@ impl File {
         self.simple(namespace_fn::SYNC, self.handle_call(0, 0, 0), Repeat::Yes).map(drop)
     }
 
-    /// The same. Of a file in chunks it syncs all, and not only those that were written through this
-    /// open file.
+    /// The same. Of a file in chunks it syncs all, and not only those that were written through
+    /// this open file.
     pub fn sync_every(&self) -> Result<()> {
         self.simple(namespace_fn::SYNC, self.handle_call(0, 0, 4), Repeat::Yes).map(drop)
     }

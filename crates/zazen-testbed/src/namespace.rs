@@ -11,6 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 use zazen_call::Connection;
 use zazen_core::{Error, Result};
+use zazen_env::ownership::{self, Trust};
 use zazen_wire::service;
 
 /// The function of the namespace that answers once a node takes part.
@@ -40,6 +41,14 @@ pub(crate) fn flags(state: &State, namespace: &Namespace, host: &Host) -> Vec<Os
         flags.extend(["--namespace-forward".into(), path.into()]);
     }
     flags
+}
+
+/// Fails with `Config` if others could replace the folder of the mounts: whoever put a link there
+/// would say where the trees go.
+pub(crate) fn check(namespace: Option<&Namespace>) -> Result<()> {
+    let Some(mounts) = namespace.and_then(|namespace| namespace.mounts.as_deref()) else { return Ok(()) };
+    ownership::check(mounts, Trust::of_this_process())
+        .map_err(|error| error.within("testbed: choose another folder for --mounts"))
 }
 
 /// Waits until every node takes part, and mounts.

@@ -49,6 +49,7 @@ pub fn up(dir: &Path, plan: &Plan, programs: &Programs, remark: &mut dyn FnMut(S
     if plan.net.is_some() {
         net::check_possible()?;
     }
+    namespace::check(plan.namespace.as_ref())?;
     let folder = Folder::make(dir)?;
     let _held = folder.lock()?;
     // Daemons and clients must spell the backing store alike: links in the path are resolved here.

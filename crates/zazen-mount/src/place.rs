@@ -1,0 +1,73 @@
+//! Where a tree may be mounted.
+
+use std::path::Path;
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_env::ownership::{self, Trust};
+
+/// Fails with `InvalidArgument` unless `mountpoint` is a folder, and no link to one: who owns the
+/// link would say where the tree goes. If root mounts, it fails with `Config` if others could
+/// replace the folder or one above it: a mount over /etc would be theirs.
+pub(crate) fn check(mountpoint: &Path) -> Result<()> {
+    let refuse = |why: String| {
+        let text = format!("mount {}: {why}", mountpoint.display());
+        Err(Error::new(ErrorKind::InvalidArgument, text))
+    };
+    // What cannot be looked at, the kernel refuses.
+    let Ok(found) = mountpoint.symlink_metadata() else { return Ok(()) };
+    if found.is_symlink() {
+        return match mountpoint.canonicalize() {
+            Ok(folder) => refuse(format!("it is a link; give the folder {}", folder.display())),
+            Err(_) => refuse("it is a link that leads nowhere; give a folder".to_owned()),
+        };
+    }
+    if !found.is_dir() {
+        return refuse("it is not a folder; make one with mkdir".to_owned());
+    }
+    if !rustix::process::geteuid().is_root() {
+        // The kernel and fusermount3 look at what a user may mount on.
+        return Ok(());
+    }
+    let checked = ownership::check(mountpoint, Trust::of_this_process());
+    checked.map_err(|error| error.within(format!("mount {}", mountpoint.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    #[test]
+    fn a_tree_is_mounted_on_folders_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::create_dir(path("folder")).unwrap();
+        std::fs::write(path("file"), b"").unwrap();
+        symlink("folder", path("link")).unwrap();
+        symlink("nowhere", path("dangling")).unwrap();
+        check(&path("folder")).unwrap();
+        let refused = |name: &str| check(&path(name)).unwrap_err().to_string();
+        assert!(refused("file").ends_with("it is not a folder; make one with mkdir"), "{}", refused("file"));
+        assert!(refused("link").ends_with("/folder"), "{}", refused("link"));
+        assert!(refused("dangling").contains("leads nowhere"), "{}", refused("dangling"));
+    }
+
+    #[test]
+    fn root_mounts_on_nothing_that_others_can_replace() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: needs root, who owns files of others");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (theirs, below) = (dir.path().join("theirs"), dir.path().join("theirs/0"));
+        std::fs::create_dir_all(&below).unwrap();
+        chown(&theirs, Some(65_533), None).unwrap();
+        let refused = check(&below).unwrap_err();
+        assert!(refused.to_string().contains("belongs to user 65533"), "{refused}");
+        chown(&theirs, Some(0), None).unwrap();
+        std::fs::set_permissions(&theirs, PermissionsExt::from_mode(0o777)).unwrap();
+        assert!(check(&below).is_err());
+        // As in /tmp: others can add names there, and replace none of root's.
+        std::fs::set_permissions(&theirs, PermissionsExt::from_mode(0o1777)).unwrap();
+        check(&below).unwrap();
+    }
+}
