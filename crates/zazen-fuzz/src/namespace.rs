@@ -7,8 +7,8 @@ use zazen_core::Credentials;
 use zazen_namespace::map::{Genesis, Map};
 use zazen_namespace::node::{Action, Config, Envelope, Event, File, Files, Identity, Node, Snapshot, Start};
 use zazen_namespace::operation::{
-    Answer, Append, Chunks, Commit, Create, Layout, Lock, LockWanted, MakeDirectory, Mode, OpenChunk,
-    Operation, ReadDirectory, Release, Rename, Request, Response, SetAttributes,
+    Answer, Append, Chunks, Commit, Create, Layout, Lock, LockWanted, MakeDirectory, Mode, Nameless,
+    OpenChunk, Operation, ReadDirectory, Release, Rename, Request, Response, SetAttributes,
 };
 use zazen_namespace::partition::{self, Partition, PeerMessage, Restore, Settings};
 use zazen_namespace::service::{
@@ -165,6 +165,7 @@ fn operations_of_chunks() -> Vec<Operation> {
         chunk(0),
         Operation::Chunks(Chunks { file, from: 0, max: 9, writing: true }),
         Operation::Append(Append { file, bytes: 77 }),
+        Operation::Nameless(Nameless { from: file, max: 9 }),
         Operation::Release(release),
         Operation::SetAttributes(cut),
     ]

@@ -17,9 +17,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use zazen_core::{Credentials, Error, ErrorKind, Result as CoreResult};
-use zazen_namespace::operation::{Answer, At, GetXattr, Inode, Operation, ReadDirectory, SetXattr};
+use zazen_namespace::operation::{
+    Answer, At, GetXattr, Inode, MANY_MAX, Nameless, Operation, ReadDirectory, SetXattr,
+};
 use zazen_namespace::service::{NodeSpace, Quota, Quotas as Told, namespace_fn};
-use zazen_namespace::{Attributes, Errno, InodeId, Kind, Name, NodeNo};
+use zazen_namespace::{Attributes, Errno, InodeId, Kind, Name, NodeNo, PartitionNo};
 use zazen_wire::Message;
 
 /// Quotas that a namespace can have: the attributes of one inode have 128 KiB together.
@@ -379,15 +381,9 @@ impl NamespaceNode {
                 {
                     return;
                 }
-                self.refresh(&mut attributes);
-                // A file system may hold more blocks than a file has, for what may come.
-                let bytes = on_disk(&attributes).min(attributes.bytes.next_multiple_of(PAGE_BYTES));
-                let chunks = attributes.chunks.as_ref().map_or(0, |chunks| chunks.count);
-                let amount = Amount { bytes, files: 1 + chunks };
-                if let Some(used) = used.get_mut(&Of::User(attributes.uid)) {
-                    used.add(amount);
-                }
-                for of in within.iter() {
+                let amount = self.amount_of(&mut attributes);
+                let of_user = Of::User(attributes.uid);
+                for of in within.iter().chain([&of_user]) {
                     if let Some(used) = used.get_mut(of) {
                         used.add(amount);
                     }
@@ -406,7 +402,51 @@ impl NamespaceNode {
                 done => done?,
             }
         }
+        if users {
+            self.each_nameless(&mut |mut attributes| {
+                let of_user = Of::User(attributes.uid);
+                if let Some(used) = used.get_mut(&of_user) {
+                    used.add(self.amount_of(&mut attributes));
+                }
+            })?;
+        }
         Ok(used)
+    }
+
+    /// What an inode counts for.
+    fn amount_of(&self, attributes: &mut Attributes) -> Amount {
+        self.refresh(attributes);
+        // A file system may hold more blocks than a file has, for what may come.
+        let bytes = on_disk(attributes).min(attributes.bytes.next_multiple_of(PAGE_BYTES));
+        let chunks = attributes.chunks.as_ref().map_or(0, |chunks| chunks.count);
+        Amount { bytes, files: 1 + chunks }
+    }
+
+    /// Brings the attributes of all inodes without a name to `each`: files that were removed, and
+    /// that somebody has open. Which directory they were in, nobody knows.
+    fn each_nameless(&self, each: &mut dyn FnMut(Attributes)) -> Result<(), Errno> {
+        for partition in 0..self.map().partitions.len() as u32 {
+            let mut from = InodeId::new(PartitionNo(partition), 0);
+            loop {
+                let list = Nameless { from, max: MANY_MAX as u32 };
+                let found = match self.route_one(root(), Operation::Nameless(list)) {
+                    Ok(Answer::Many(found)) => found.attributes,
+                    Err(Errno::ETIMEDOUT) => return Err(Errno::ETIMEDOUT),
+                    // A node of an older build.
+                    _ => break,
+                };
+                let count = found.len();
+                let last = found.iter().flatten().last().map(|last| last.id);
+                found.into_iter().flatten().for_each(&mut *each);
+                match last {
+                    Some(last) if count == MANY_MAX => {
+                        from = InodeId::new(PartitionNo(partition), last.serial() + 1);
+                    }
+                    _ => break,
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Brings the attributes of all entries of a directory to `each`: a page of them is in memory

@@ -93,6 +93,7 @@ pub(crate) fn inodes_of(operation: &Operation) -> Vec<InodeId> {
         Operation::OpenChunk(open) => vec![open.file],
         Operation::Chunks(list) => vec![list.file],
         Operation::Append(append) => vec![append.file],
+        Operation::Nameless(_) => Vec::new(),
     }
 }
 
@@ -303,7 +304,8 @@ impl NamespaceNode {
             | Operation::Copied(_)
             | Operation::TakeOver(_)
             | Operation::OpenChunk(_)
-            | Operation::Append(_) => return Err(Errno::EPERM),
+            | Operation::Append(_)
+            | Operation::Nameless(_) => return Err(Errno::EPERM),
             Operation::SetXattr(set) if wish::sets_nonsense(set) => return Err(Errno::EINVAL),
             Operation::SetAttributes(set) => {
                 if set.bytes.is_some() {

@@ -336,6 +336,15 @@ zazen_wire::messages! {
         attributes: Option<Attributes> = Opt<Nested<Attributes>>,
     }
 
+    /// Lists inodes of a partition that have no name any more, and that nodes have open.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Nameless {
+        /// From this number on.
+        from: InodeId,
+        /// At most so many, and at most [`MANY_MAX`].
+        max: u32,
+    }
+
     /// An opened file.
     #[derive(Clone, Debug, PartialEq, Eq)]
     Grant {
@@ -537,6 +546,8 @@ tagged! {
         Chunks = 43 (Chunks),
         /// → [`Answer::Offset`].
         Append = 44 (Append),
+        /// → [`Answer::Many`]: fewer than `max` only if there are no more.
+        Nameless = 45 (Nameless),
     }
 
     /// What is answered.
@@ -641,6 +652,7 @@ impl Operation {
             Operation::OpenChunk(open) => open.file,
             Operation::Chunks(chunks) => chunks.file,
             Operation::Append(append) => append.file,
+            Operation::Nameless(list) => list.from,
         };
         id.partition()
     }
@@ -657,7 +669,8 @@ impl Operation {
             | Operation::ListXattr(_)
             | Operation::Parent(_)
             | Operation::Buckets(_)
-            | Operation::Chunks(_) => true,
+            | Operation::Chunks(_)
+            | Operation::Nameless(_) => true,
             Operation::Lock(lock) => match lock.wanted {
                 LockWanted::TestShared | LockWanted::TestExclusive => true,
                 LockWanted::Shared | LockWanted::Exclusive | LockWanted::Unlock => false,

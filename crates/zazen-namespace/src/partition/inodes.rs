@@ -6,10 +6,10 @@ use super::machine::{Asking, Partition, Stop};
 use super::permission::{self, READ, SET_GID, SET_UID, WRITE};
 use crate::attributes::Kind;
 use crate::operation::{
-    Answer, Bytes, Found, GetMany, GetXattr, MANY_MAX, ManyAttributes, NOW_NS, Names, SetAttributes,
-    SetXattr, XATTR_BYTES_MAX,
+    Answer, Bytes, Found, GetMany, GetXattr, MANY_MAX, ManyAttributes, NOW_NS, Nameless, Names,
+    SetAttributes, SetXattr, XATTR_BYTES_MAX,
 };
-use crate::{Errno, InodeId, Name};
+use crate::{Errno, Incarnation, InodeId, Name, NodeNo};
 use zazen_core::Credentials;
 
 type Answered = Result<Answer, Stop>;
@@ -32,6 +32,23 @@ impl Partition {
         }
         let attributes = many.ids.iter().map(|id| self.attributes(*id)).collect();
         Ok(Answer::Many(ManyAttributes { attributes }))
+    }
+
+    pub(super) fn list_nameless(&self, list: &Nameless) -> Answered {
+        let max = (list.max as usize).clamp(1, MANY_MAX);
+        let first = (list.from.serial(), NodeNo(0), Incarnation(0));
+        let mut open: Vec<u64> = Vec::new();
+        for (serial, ..) in self.tables.opens.range(first..).map(|(open, _)| *open) {
+            let is_nameless = || self.tables.row(serial).is_some_and(|inode| inode.links == 0);
+            if open.last() != Some(&serial) && is_nameless() {
+                open.push(serial);
+            }
+            if open.len() == max {
+                break;
+            }
+        }
+        let attributes = open.into_iter().map(|serial| self.attributes(InodeId::new(self.number(), serial)));
+        Ok(Answer::Many(ManyAttributes { attributes: attributes.collect() }))
     }
 
     /// Changes attributes.

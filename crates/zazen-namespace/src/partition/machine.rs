@@ -359,6 +359,7 @@ impl Partition {
             Operation::OpenChunk(open) => self.open_chunk(call, open),
             Operation::Chunks(list) => self.list_chunks(list),
             Operation::Append(append) => self.append(call, append),
+            Operation::Nameless(list) => self.list_nameless(list),
         }
     }
 

@@ -280,3 +280,34 @@ fn a_file_of_many_chunks_leaves_nothing_behind() {
     ns.unlink(None, InodeId::ROOT, &name("many")).unwrap();
     eventually("its objects go", || cluster.objects(0) == 0);
 }
+
+/// What has no name any more, and is open, takes space.
+#[test]
+fn files_without_a_name_count_for_their_user() {
+    if !is_root() {
+        return;
+    }
+    let cluster = Cluster::alone();
+    let ns = cluster.client(0);
+    set_quota(&ns, 2 * MIB, 0);
+    let data = noise(MIB as usize + 5, 1);
+    for in_chunks in [false, true] {
+        as_user(&cluster, |ns| {
+            let made = |text: &str| match in_chunks {
+                true => ns.open_inode(None, make(ns, text, 0o600), WRITE).unwrap(),
+                false => ns.open_or_create(None, text.as_bytes(), 0o600, WRITE, false).unwrap(),
+            };
+            let file = made("held");
+            file.write_all_at(&data, 0).unwrap();
+            ns.unlink(None, InodeId::ROOT, &name("held")).unwrap();
+            // Several times the files are added up anew.
+            std::thread::sleep(std::time::Duration::from_secs(4));
+            let more = made("more");
+            assert_eq!(more.write_all_at(&data, 0), Err(Errno::EDQUOT), "in chunks: {in_chunks}");
+            ns.unlink(None, InodeId::ROOT, &name("more")).unwrap();
+            file.close().unwrap();
+            more.close().unwrap();
+        });
+        eventually("nothing is left", || ns.quotas().unwrap().quotas.iter().all(|quota| quota.bytes == 0));
+    }
+}
