@@ -60,8 +60,8 @@ EDGES = {
     # The same sources, for zazen-vopr alone.
     "zazen-namespace-planted": "zazen-core zazen-wire",
     "zazen-namespace-node": "zazen-core zazen-env zazen-wire zazen-call zazen-namespace",
-    "zazen-mount": "zazen-core zazen-forward-api zazen-namespace zazen-namespace-client zazen-posix-client"
-    " | zazen-call zazen-wire",
+    "zazen-mount": "zazen-core zazen-env zazen-forward-api zazen-namespace zazen-namespace-client"
+    " zazen-posix-client | zazen-call zazen-wire",
     "zazen-namespace-client": "zazen-core zazen-env zazen-wire zazen-call zazen-namespace",
     "zazen-stage": "zazen-core zazen-wire zazen-backing zazen-namespace-client",
     "zazen-vtk": "zazen-core zazen-features",

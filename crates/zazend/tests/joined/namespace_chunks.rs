@@ -311,3 +311,33 @@ fn files_without_a_name_count_for_their_user() {
         eventually("nothing is left", || ns.quotas().unwrap().quotas.iter().all(|quota| quota.bytes == 0));
     }
 }
+
+/// The end of a chunk, as far as the metadata knows it, is no hole where the node is lost that
+/// wrote more and told nobody.
+#[test]
+fn what_a_lost_node_has_told_nobody_is_an_error_and_no_zeros() {
+    let mut cluster = Cluster::with(2, &["--namespace-replicas", "2"]);
+    let (stays, lost) = (cluster.client(0), cluster.client(1));
+    let backed = || stays.map().unwrap().partitions.iter().all(|seat| !seat.backups.is_empty());
+    eventually("each partition has a backup", backed);
+    let id = make(&stays, "f", 0o644);
+    let file = stays.open_inode(None, id, WRITE).unwrap();
+    file.write_all_at(&noise(MIB as usize, 1), MIB).unwrap();
+    file.close().unwrap();
+    let untold = lost.open_inode(None, id, WRITE).unwrap();
+    untold.write_all_at(&noise(600_000, 2), 0).unwrap();
+    cluster.kill(1);
+    let is_over = || {
+        let chunks = stays.chunks(None, id).unwrap_or_default();
+        chunks.len() == 2 && chunks.iter().all(|chunk| !chunk.place.as_ref().unwrap().writing)
+    };
+    eventually("the node's opens end", is_over);
+    let reads = stays.open(None, b"/f", READ).unwrap();
+    let mut got = vec![0; MIB as usize];
+    assert!(reads.read_at(&mut got, 0).is_err(), "these bytes are nowhere");
+    assert_eq!(reads.read_at(&mut got, MIB), Ok(MIB as usize));
+    drop(untold);
+    cluster.start(1);
+    eventually("the node has them", || reads.read_at(&mut got, 0) == Ok(MIB as usize));
+    assert!(got[..600_000] == noise(600_000, 2) && got[600_000..].iter().all(|byte| *byte == 0));
+}
