@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
 use zazen_namespace::{Attributes, Errno, InodeId};
 
+/// Failures that are remembered.
+const FAILED_MAX: usize = 1 << 16;
+
 /// Whether the archive has a whole of a file, or shall have one: it is in chunks, and some chunk
 /// has bytes. Of others, the length says all.
 pub(super) fn has_one(found: &Attributes) -> bool {
@@ -58,8 +61,6 @@ impl Wholes {
     /// Forgets what is known of other files than these.
     pub(super) fn keep(&self, is_known: impl Fn(InodeId) -> bool) {
         lock(&self.made).retain(|id, _| is_known(*id));
-        let wanted = lock(&self.wanted);
-        lock(&self.failed).retain(|id, _| wanted.contains(id));
     }
 
     /// Another node makes the names.
@@ -78,7 +79,8 @@ impl Wholes {
         match outcome {
             // The next look at the tree says whether it is to be tried again.
             Ok(()) | Err(Errno::EAGAIN | Errno::ESTALE | Errno::ETIMEDOUT) => drop(failed.remove(&id)),
-            Err(errno) => drop(failed.insert(id, errno)),
+            Err(errno) if failed.len() < FAILED_MAX => drop(failed.insert(id, errno)),
+            Err(_) => {}
         }
     }
 }
