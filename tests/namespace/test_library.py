@@ -50,7 +50,7 @@ def ns(daemon):
 def test_a_daemon_without_a_namespace_is_told_apart(place):
     with (
         zazen.testing.Daemon(place / "node", place / "backing") as daemon,
-        pytest.raises(zazen.UnsupportedError, match="started with --namespace DIR"),
+        pytest.raises(zazen.UnsupportedError, match="has no namespace: start it with --namespace DIR"),
     ):
         namespace.Namespace(daemon.socket).listdir("/")
 

@@ -101,12 +101,20 @@ impl Endpoint {
     }
 }
 
-/// The error of the first call. A daemon may be of no namespace: then it knows no such call.
+/// The error of the first call, with what to do about it. A daemon of an earlier release says less.
 fn explained(error: Error) -> Error {
-    match error.kind() {
-        ErrorKind::Unsupported => {
+    let said = error.to_string();
+    match (error.kind(), said.split_once(" has not joined the others yet")) {
+        (ErrorKind::Unsupported, _) if !said.contains("--namespace DIR") => {
             error.within("a daemon is of a namespace only if it is started with --namespace DIR")
         }
+        (ErrorKind::Unavailable, Some((namespace, _))) => Error::new(
+            ErrorKind::Unavailable,
+            format!(
+                "{namespace} has not joined the others yet: start the daemons of the nodes that its list of \
+                 nodes names; for the first start of a new namespace, all with --namespace-format"
+            ),
+        ),
         _ => error,
     }
 }

@@ -7,7 +7,9 @@ use crate::config::{Args, CacheSpec, Config, Validate, check_budget};
 use crate::daemon::{disk_space, space_limits};
 use crate::disk_readers::disk_kind;
 use crate::forward;
+use crate::namespace_check;
 use crate::placement::check_placement;
+use crate::probe::{nearest, try_writing};
 use crate::quota_settings::QuotaSettings;
 use crate::quotas;
 use crate::service_plugins;
@@ -30,7 +32,7 @@ const SOCKET_PATH_MAX: usize = 107;
 pub struct Report {
     /// Whether a daemon would start and find everything in place.
     pub good: bool,
-    /// One line per setting, `ok:` or `error:` first.
+    /// One line per setting, `ok:`, `note:` or `error:` first.
     pub text: String,
 }
 
@@ -44,6 +46,11 @@ impl Report {
                 writeln!(self.text, "error: {what}: {error}").ok()
             }
         };
+    }
+
+    /// A remark, which makes nothing bad.
+    fn note(&mut self, what: &str, remark: &str) {
+        writeln!(self.text, "note: {what}: {remark}").ok();
     }
 }
 
@@ -96,6 +103,14 @@ pub fn check(args: &Args) -> Report {
             }
         }
     }
+    check_exports(&config, &mut report);
+    if let Some(told) = &config.namespace {
+        report.add("namespace", namespace_check::folder(told));
+        report.add("namespace nodes", namespace_check::nodes(told, config.listen.as_deref()));
+        if let Some(archive) = &told.archive {
+            report.add("namespace archive", namespace_check::archive(&archive.root));
+        }
+    }
     if let Some(path) = config.forward() {
         report.add("namespace forward", forward::check(path));
     }
@@ -112,9 +127,22 @@ pub fn check(args: &Args) -> Report {
     report
 }
 
-/// The directory itself, or the nearest one above it that exists.
-fn nearest(path: &Path) -> PathBuf {
-    path.ancestors().find(|above| above.exists()).unwrap_or(Path::new("/")).to_path_buf()
+/// The folders of `--export`. Those of `--backing` have lines of their own.
+fn check_exports(config: &Config, report: &mut Report) {
+    let is_backing = |export: &Path| config.backing.iter().any(|store| Path::new(&store.directory) == export);
+    let told: Vec<&PathBuf> = config.exports.iter().filter(|export| !is_backing(export)).collect();
+    for export in &told {
+        let shown = export.display();
+        let found = match std::fs::metadata(export) {
+            Ok(found) if found.is_dir() => Ok("programs may reach what is below".to_owned()),
+            Ok(_) => Err(Error::new(ErrorKind::Config, "is not a directory; give another --export")),
+            Err(error) => Err(Error::io("make the folder, or give another --export", error)),
+        };
+        report.add(&format!("export {shown}"), found);
+    }
+    if !told.is_empty() && config.plugins_to_serve().is_ok_and(|plugins| plugins.is_empty()) {
+        report.note("export", "no plug-in uses it; for `zazen run`, add --plugin posix");
+    }
 }
 
 fn check_cache(config: &Config, spec: &CacheSpec) -> Result<String> {
@@ -129,18 +157,7 @@ fn check_cache(config: &Config, spec: &CacheSpec) -> Result<String> {
             format!("{} is not a directory; choose another --cache", place.display()),
         ));
     }
-    let probe = place.join(format!(".zazend-check-{}", std::process::id()));
-    let written = std::fs::write(&probe, b"zazend --check");
-    std::fs::remove_file(&probe).ok();
-    written.map_err(|error| {
-        Error::io(
-            format!(
-                "{} cannot be written to; choose another --cache or mend its permissions",
-                place.display()
-            ),
-            error,
-        )
-    })?;
+    try_writing(&place, "choose another --cache or mend its permissions")?;
     let mut state = remembered(cache)?;
     let (free, capacity) = disk_space(&place)?;
     let limits = space_limits(config, spec, (free, capacity), &mut state);

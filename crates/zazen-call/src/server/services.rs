@@ -20,6 +20,11 @@ impl Services {
     /// stays up.
     pub(crate) fn dispatch(&self, service: u16, caller: &Caller, call: Call<'_>) -> Result<Reply> {
         let Some(serving) = self.0.get(&service) else {
+            if service == zazen_wire::service::NAMESPACE {
+                let why = "this daemon has no namespace: start it with --namespace DIR, or with [namespace] \
+                           in its file";
+                return Err(Error::new(ErrorKind::Unsupported, why));
+            }
             let known: Vec<String> = self.0.keys().map(u16::to_string).collect();
             return Err(Error::new(
                 ErrorKind::Unsupported,

@@ -416,6 +416,46 @@ fn check_tells_what_a_start_would_do() {
 }
 
 #[test]
+fn check_looks_at_the_namespace_and_at_exports() {
+    let site = Site::default();
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    std::fs::create_dir_all(&site.backing).unwrap();
+    let (cache, backing, key) = (text(&site.cache), text(&site.backing), text(&site.key));
+    let dir = text(site.dir.path());
+    let (data, nodes, none) = (format!("{dir}/ns"), format!("{dir}/nodes"), format!("{dir}/none"));
+    let base = ["--cache", &cache, "--backing", &backing, "--listen", "127.0.0.1:7399", "--key", &key];
+    let base = [&base[..], &["--namespace", &data]].concat();
+    let has = |flags: &[&str], good: bool, line: &str| {
+        let (found, said) = check(&site, &[&base[..], flags].concat());
+        assert_eq!(found, good, "{said}");
+        assert!(said.lines().any(|found| found.starts_with(line)), "{line:?} begins no line of\n{said}");
+    };
+    has(&[], true, "ok: namespace: DIR/ns (would be made)");
+    has(&[], true, "ok: namespace nodes: this node alone");
+    has(&["--namespace-nodes", &nodes], false, "error: namespace nodes: DIR/nodes is not there");
+    for (listed, good, line) in [
+        ("127.0.0.1:7399\n# old\nother:7345\n", true, "ok: namespace nodes: 2, this one among them"),
+        ("localhost:7399\n", true, "ok: namespace nodes: 1, this one among them"),
+        ("# none\n", false, "error: namespace nodes: the list is empty"),
+        ("n1\n", false, "error: namespace nodes: DIR/nodes: \"n1\" is not host:port"),
+        ("127.0.0.1:7\n", true, "ok: namespace nodes: 127.0.0.1:7399 is none of the 1 nodes (127.0.0.1:7): "),
+    ] {
+        std::fs::write(&nodes, listed).unwrap();
+        has(&["--namespace-nodes", &nodes], good, line);
+    }
+    let none_of = "error: namespace nodes: 127.0.0.1:7399 is none of the 1 nodes";
+    has(&["--namespace-nodes", &nodes, "--namespace-format"], false, none_of);
+    has(&["--namespace-nodes", &nodes, "--namespace-admit", "listed"], false, none_of);
+    has(&["--namespace-archive", &none], false, "error: namespace archive: DIR/none: mount its file system");
+    set_mode(Path::new(&backing), 0o777);
+    has(&["--namespace-archive", &backing], false, "error: namespace archive: DIR/backing must belong to");
+    has(&["--export", &none], false, "error: export DIR/none: make the folder");
+    has(&["--export", &dir], true, "note: export: no plug-in uses it; for `zazen run`, add --plugin posix");
+    std::fs::write(&data, "a file").unwrap();
+    has(&[], false, "error: namespace: DIR/ns is not a directory");
+}
+
+#[test]
 fn a_file_of_settings_takes_one_value_where_a_list_may_stand() {
     let site = Site::default();
     let file = site.dir.path().join("zazend.toml");
