@@ -190,3 +190,20 @@ fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Longer lines are broken on a terminal of the usual width, and leave lines of one word.
+    #[test]
+    fn examples_in_help_texts_have_lines_of_at_most_100_characters() {
+        fn long_lines(command: &clap::Command) -> Vec<String> {
+            let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let long = text.lines().filter(|line| line.chars().count() > 100);
+            let long = long.map(|line| format!("{}: {line}", command.get_name()));
+            long.chain(command.get_subcommands().flat_map(long_lines)).collect()
+        }
+        assert_eq!(long_lines(&Zazen::command()), [""; 0]);
+    }
+}

@@ -10,7 +10,7 @@ use zazen_core::{Error, Result};
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
   zazen completions bash > ~/.local/share/bash-completion/completions/zazen
-  zazen completions zsh > ~/.zfunc/_zazen          # with fpath+=~/.zfunc before compinit in ~/.zshrc
+  zazen completions zsh > ~/.zfunc/_zazen         # with fpath+=~/.zfunc before compinit in ~/.zshrc
   zazen completions fish > ~/.config/fish/completions/zazen.fish")]
 pub(crate) struct Completions {
     /// The shell

@@ -23,13 +23,14 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
-  zazen explain /lustre/sim1 --nodes nodes.txt       # the last analysis: where its time went, and what helps
+  zazen explain /lustre/sim1 --nodes nodes.txt       # the last analysis: what took time, what helps
   zazen explain /lustre/sim1 --back 1                # the one before
   zazen explain /lustre/sim1 --html why.html         # a page with pictures, in one file
   zazen explain /lustre/sim1 --json | jq -r .mend
 
-Readers leave a record of each scan of 50 ms or longer, or of several ranks, with their node's daemon, or in
-~/.local/state/zazen/scans where no daemon takes it. You see your own records; root sees all.
+Readers leave a record of each scan of 50 ms or longer, or of several ranks, with their node's
+daemon, or in ~/.local/state/zazen/scans where no daemon takes it. You see your own records; root
+sees all.
 ZAZEN_RECORDS=off in an analysis' environment turns them off.")]
 pub(crate) struct Explain {
     /// The dataset's directory, or the trajectory file

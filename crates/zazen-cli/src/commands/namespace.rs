@@ -5,6 +5,7 @@ mod balance;
 mod leave;
 mod locate;
 mod names;
+mod paths;
 mod patterns;
 mod quota;
 mod scrub;
@@ -17,10 +18,10 @@ use crate::target::{Done, Targets};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::Value;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_namespace_client::core::Name;
 use zazen_namespace_client::core::operation::{ARCHIVE_WANTED, CHUNKS_WANTED, COPIES_WANTED, SetXattr};
+use zazen_namespace_client::core::{Errno, Name};
 
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
@@ -32,7 +33,7 @@ use zazen_namespace_client::core::operation::{ARCHIVE_WANTED, CHUNKS_WANTED, COP
   zazen namespace archive --wait      # until the archive has all files of this node
   zazen namespace quota /run1 --bytes 2T
   zazen namespace balance             # move files from full disks to empty ones
-  zazen namespace leave n3            # node n3 gives all away, and is no node of the namespace then
+  zazen namespace leave n3            # node n3 gives all away, and is no node then
   zazen namespace scrub               # compare all bytes on the nodes' disks with their checksums")]
 pub(crate) struct NamespaceCommand {
     #[command(subcommand)]
@@ -88,7 +89,6 @@ struct Set {
     targets: Targets,
     /// How many nodes shall have each file, with its holder
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
-    #[arg(required_unless_present_any = ["archive", "chunks"])]
     copies: Option<u8>,
     /// Whether the archive shall have the files, if the daemons have one
     #[arg(long, value_name = "WHETHER")]
@@ -155,13 +155,18 @@ fn status(arguments: &Status) -> Result<()> {
         let leaving = &node["leaving"];
         if leaving.is_object() {
             output::note(format!(
-                "node {} is leaving: it keeps {} partitions, has {} files ({}), {} of them in use, \
-                 and its programs have {} files open",
+                "node {} is leaving: it keeps {} partitions, {}and its programs have {} files open",
                 number(&node["node"]),
                 number(&leaving["partitions"]),
-                number(&leaving["files"]),
-                human_bytes(number(&leaving["bytes"])),
-                number(&leaving["in_use"]),
+                // Nought may mean that they were not counted yet.
+                match number(&leaving["files"]) {
+                    0 => String::new(),
+                    files => format!(
+                        "has {files} files ({}), {} of them in use, ",
+                        human_bytes(number(&leaving["bytes"])),
+                        number(&leaving["in_use"])
+                    ),
+                },
                 number(&leaving["open_files"]),
             ));
         }
@@ -188,11 +193,27 @@ fn status(arguments: &Status) -> Result<()> {
     Ok(())
 }
 
+/// What a refused attribute means.
+fn refused(path: &Path, name: &[u8], errno: Errno) -> Error {
+    if name == CHUNKS_WANTED && errno == Errno::EOPNOTSUPP {
+        let why = format!(
+            "{}: a file keeps the chunks that it was made with: copy it into a directory that has --chunks",
+            path.display()
+        );
+        return Error::new(ErrorKind::Unsupported, why);
+    }
+    zazen_namespace_client::error(path.display(), errno)
+}
+
 fn set(arguments: &Set) -> Result<()> {
+    if arguments.copies.is_none() && arguments.archive.is_none() && arguments.chunks.is_none() {
+        let why = "nothing says what to set: give --copies N, --archive yes, --archive no or --chunks MIB";
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
     let namespace = arguments.targets.namespace()?;
     for path in &arguments.paths {
-        let within = |errno| zazen_namespace_client::error(path.display(), errno);
-        let found = namespace.stat(None, path.as_os_str().as_bytes(), true).map_err(within)?;
+        let found = namespace.stat(None, path.as_os_str().as_bytes(), true);
+        let found = found.map_err(|errno| paths::refused(path, errno))?;
         let copies = arguments.copies.map(|copies| (COPIES_WANTED, copies.to_string()));
         let archive = arguments.archive.map(|whether| match whether {
             Whether::Yes => (ARCHIVE_WANTED, "yes".to_owned()),
@@ -200,9 +221,10 @@ fn set(arguments: &Set) -> Result<()> {
         });
         let chunks = arguments.chunks.map(|mib| (CHUNKS_WANTED, mib.to_string()));
         for (name, value) in copies.into_iter().chain(archive).chain(chunks) {
-            let (name, value) = (Name::new(name).map_err(within)?, Some(value.into_bytes()));
+            let refused = |errno| refused(path, name, errno);
+            let (name, value) = (Name::new(name).map_err(refused)?, Some(value.into_bytes()));
             let set = SetXattr { id: found.id, name, value, create: false, replace: false };
-            namespace.set_xattr(None, set).map_err(within)?;
+            namespace.set_xattr(None, set).map_err(refused)?;
         }
     }
     Ok(())

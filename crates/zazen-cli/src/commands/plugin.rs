@@ -19,7 +19,7 @@ use zazen_core::Result;
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
   zazen plugin new adder && make -C adder test           # a plug-in that works, to be changed
-  zazen plugin sdk sdk                                   # zazen_plugin.h, zazen_stub.h, the runtimes
+  zazen plugin sdk sdk                                  # zazen_plugin.h, zazen_stub.h, the runtimes
   zazen plugin generate adder.h --out generated          # client stubs, dispatcher, schema, tests
   zazen plugin list                                      # what this machine's daemon serves
   zazen plugin stats adder                               # calls, errors, bytes, times

@@ -36,7 +36,7 @@ fn location(told: &str) -> Result<ObjectLocation> {
 
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
-  zazen push --watch /lustre/sim1 --nodes nodes.txt              # while the simulation runs; Ctrl-C ends it
+  zazen push --watch /lustre/sim1 --nodes nodes.txt     # while the simulation runs; Ctrl-C ends it
   zazen push --watch /lustre/sim1 --nodes nodes.txt --until simulation.done
   zazen push /lustre/sim1/frame-*.dcd --nodes node1,node2
   zazen push --watch /lustre/ocean --pattern 'step{t}/block{b}.vtu' --copies 3 --nodes nodes.txt

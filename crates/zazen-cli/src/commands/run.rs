@@ -32,8 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[command(after_help = "EXAMPLES:
   zazen run --forward /data -- ls -l /data               # /data as this machine's daemon has it
   zazen run --forward /far=/srv/data -- tar cf /far/x.tar . # /far here is /srv/data there
-  zazen run --forward /data --node n7:7345 --key key -- python3 a.py
-  zazen run --forward /apps --shared-read /apps --node n7:7345 --key key -- mpiexec -n 64 python3 a.py
+  zazen run --forward /data --node n7 --key key -- python3 a.py
+  zazen run --forward /apps --shared-read /apps --node n7 --key key -- mpiexec -n 64 ./a
   zazen run --forward /data --relay -- sqlite3 /data/db  # each call goes to the daemon
   zazen run --forward /data --sockets -- ./receive       # internet sockets are the far side's, too
   zazen run --forward /data --seccomp -- ./static /data/a # statically linked, or Go

@@ -27,7 +27,7 @@ const MOUNT: &str = "fuse.zazen";
 #[command(after_help = "EXAMPLES:
   zazen stage-in /lustre/input /job/input            # /job is a mount of the namespace
   zazen stage-in /lustre/input /input                # a path of the namespace, without a mount
-  srun -N 64 --ntasks-per-node=1 zazen stage-in /lustre/input /job/input   # all nodes share the work
+  srun -N 64 --ntasks-per-node=1 zazen stage-in /lustre/input /job/input  # all nodes share the work
 
 Afterwards DST has what SRC has; nothing else at DST is removed. Files whose length and time are
 equal at both ends are left alone, so the same command goes on after an interruption. Each node
@@ -46,7 +46,7 @@ pub(crate) struct StageIn {
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
   zazen stage-out /job/run1 /lustre/run1
-  srun -N 64 --ntasks-per-node=1 zazen stage-out /job/run1 /lustre/run1    # each node writes what it holds
+  srun -N 64 --ntasks-per-node=1 zazen stage-out /job/run1 /lustre/run1  # each writes its files
   zazen stage-out /job/run1 s3://bucket/run1         # into a bucket, with your credentials
 
 Afterwards DST has what SRC has; nothing else at DST is removed. Files whose length and time are

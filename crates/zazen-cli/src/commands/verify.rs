@@ -17,7 +17,8 @@ const STEP_FRAMES: u32 = 64;
   zazen verify /lustre/sim1 --nodes nodes.txt
   zazen verify /lustre/sim1 --json
 
-Bad frames are dropped from the cache; the next read fetches them anew. Exit code 1 if there was one.")]
+Bad frames are dropped from the cache; the next read fetches them anew. Exit code 1 if there was
+one.")]
 pub(crate) struct Verify {
     /// The dataset's directory
     #[arg(value_name = "DATASET")]

@@ -50,12 +50,13 @@ enum RulesArg {
   zazen bench assign --frames 1e9 --placement aliens --protocol bitmaps --rules paper --ranks 2
   mpiexec -n 4 zazen bench assign --frames 1e8 --placement random --protocol both --json
   zazen testbed run -n 8 -- zazen bench assign --frames 1e9 --dead-nodes 1
-  zazen bench assign --frames 1e8 --placement random --protocol both --model-nodes 100 --model-link 117e6
+  zazen bench assign --frames 1e8 --placement random --protocol both \\
+      --model-nodes 100 --model-link 117e6
 
 Without a launcher the ranks are threads of one process. Under mpiexec, mpirun or srun each process
 is a rank. The MPI library is the launcher's own ($ZAZEN_MPI_LIBRARY names another). Times are taken
-between barriers and are medians of the repeats. Holdings are built before the clock starts. Rank r is
-on node r modulo the number of nodes.")]
+between barriers and are medians of the repeats. Holdings are built before the clock starts. Rank r
+is on node r modulo the number of nodes.")]
 pub(crate) struct Assign {
     /// Frames that are asked for: 1000000, 1e9
     #[arg(long, value_name = "N", value_parser = parse::frame_count, default_value = "1e9")]

@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(500);
 With --wait, it returns when the archive has all closed files of this node that it shall have, and,
 on the node that makes the names in the archive, when all files have theirs. Close files first: a
 file that is open for writing is not archived before it is closed. What fails is tried again; a note
-says why. Ctrl-C ends the waiting only, with exit status 1.")]
+says why. Ctrl-C ends the waiting only, with exit status 3.")]
 pub(crate) struct ArchiveCommand {
     #[command(flatten)]
     targets: Targets,

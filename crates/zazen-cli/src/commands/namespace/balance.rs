@@ -21,9 +21,9 @@ const LOOK: Duration = Duration::from_millis(500);
   zazen namespace balance                   # at 100 MiB/s for each node
   zazen namespace balance --rate 1G --age 0
 
-Root and the daemon's user may balance. Nodes whose disk is fuller than all disks together give files
-to the emptiest, until they differ by less than 3 %. Files that somebody has open stay, and so do
-files that were changed lately. Ctrl-C stops the work on all nodes; what was moved stays there.")]
+Root and the daemon's user may balance. Nodes whose disk is fuller than all disks together give
+files to the emptiest, until they differ by less than 3 %. Files that somebody has open stay, and so
+do files that were changed lately. Ctrl-C stops the work on all nodes; what was moved stays there.")]
 pub(crate) struct BalanceCommand {
     #[command(flatten)]
     targets: Targets,

@@ -19,17 +19,19 @@ const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
-  zazen namespace leave 3              # waits until node 3 has left
+  zazen namespace leave n3             # waits until node n3 has left
   zazen namespace leave n3 --no-wait   # zazen namespace status shows how far it is
   zazen namespace leave n3 --stay      # it stays after all
 
-Root and the daemon's user may have a node leave. The other nodes take over its part of the metadata,
-then it gives them its files; programs notice nothing. Files that somebody has open move when they
-are closed, so end the node's programs first. Ctrl-C ends the waiting only. A node that is stopped
-meanwhile goes on when it is back. When it has left, stop its daemon; its folder holds nothing that
-the namespace needs.")]
+NODE is a name, or a number in the first column of `zazen namespace status`.
+
+Root and the daemon's user may have a node leave. The other nodes take over its part of the
+metadata, then it gives them its files; programs notice nothing. Files that somebody has open move
+when they are closed, so end the node's programs first. Ctrl-C ends the waiting only, with exit
+status 3. A node that is stopped meanwhile goes on when it is back. When it has left, stop its
+daemon; its folder holds nothing that the namespace needs.")]
 pub(crate) struct LeaveCommand {
-    /// The node, by number or name
+    /// The node: its name, or its number in `zazen namespace status`
     #[arg(value_name = "NODE")]
     node: String,
     #[command(flatten)]
@@ -116,7 +118,10 @@ fn find(namespace: &Namespace, wanted: &str) -> Result<NodeView> {
 /// What still is to be done.
 fn how_far(leaving: &Leaving) -> String {
     let mut words = vec![format!("keeps {} partitions", leaving.partitions)];
-    words.push(format!("has {} files ({})", leaving.files, human_bytes(leaving.bytes)));
+    // Nought may mean that they were not counted yet.
+    if leaving.files > 0 {
+        words.push(format!("has {} files ({})", leaving.files, human_bytes(leaving.bytes)));
+    }
     if leaving.in_use > 0 {
         words.push(format!("{} of them in use", leaving.in_use));
     }
@@ -126,7 +131,9 @@ fn how_far(leaving: &Leaving) -> String {
     if leaving.is_steward {
         words.push("is a steward".to_owned());
     }
-    words.push(format!("has given away {} files ({})", leaving.moved, human_bytes(leaving.moved_bytes)));
+    if leaving.moved > 0 {
+        words.push(format!("has given away {} files ({})", leaving.moved, human_bytes(leaving.moved_bytes)));
+    }
     words.join(", ")
 }
 
@@ -146,4 +153,17 @@ fn tell(arguments: &LeaveCommand, leaving: &Leaving, words: &str) {
         }));
     }
     output::line(words);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_counted_yet_is_not_told() {
+        let leaving = Leaving { partitions: 3, ..Leaving::default() };
+        assert_eq!(how_far(&leaving), "keeps 3 partitions");
+        let leaving = Leaving { files: 2, bytes: 5, moved: 1, moved_bytes: 1, ..leaving };
+        assert_eq!(how_far(&leaving), "keeps 3 partitions, has 2 files (5 B), has given away 1 files (1 B)");
+    }
 }

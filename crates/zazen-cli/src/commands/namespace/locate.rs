@@ -1,7 +1,7 @@
 //! `zazen locate`: which nodes hold the bytes of files.
 
 use super::names::shown;
-use super::patterns;
+use super::{paths, patterns};
 use crate::output::{self, Table, human_bytes};
 use crate::target::Targets;
 use clap::Args;
@@ -21,8 +21,9 @@ use zazen_namespace_client::held_by;
   zazen locate --hosts '/run1/*.vtu'      # a hosts list for a scheduler
   zazen locate --json /run1/step-17.vtu
 
-Paths are those of the namespace: its root is /. Patterns are as in a shell, which cannot expand them
-itself: quote them.")]
+Paths are those of the namespace: its root is /. Patterns are as in a shell, which cannot expand
+them itself: quote them. Copies that are marked \"in chunks\" are of a file in chunks: the nodes named
+have one of each chunk together, and none of them has all.")]
 pub(crate) struct Locate {
     /// Files of the namespace, or patterns of them (*, ?, [...])
     #[arg(value_name = "PATH", required = true)]
@@ -45,6 +46,8 @@ struct At {
     holders: Vec<(NodeNo, u64)>,
     /// Nodes with a copy of all bytes.
     copies: Vec<NodeNo>,
+    /// Nodes that together have a copy of each chunk, where none of them has a copy of all.
+    copies_in_chunks: Vec<NodeNo>,
     is_archived: bool,
     /// How long its chunks are, and how many there are.
     chunks: Option<(u64, u64)>,
@@ -78,7 +81,7 @@ fn tell_hosts(map: &MapView, nodes: &BTreeMap<NodeNo, u64>) {
 
 fn find(namespace: &Namespace, path: &Path) -> Result<At> {
     let shown = path.display();
-    let within = |errno| zazen_namespace_client::error(format!("{shown}"), errno);
+    let within = |errno| paths::refused(path, errno);
     let found = namespace.stat(None, path.as_os_str().as_bytes(), true).map_err(within)?;
     if found.kind != Kind::File {
         let why = format!("{shown}: only files have bytes on a node; this is not a file");
@@ -87,23 +90,30 @@ fn find(namespace: &Namespace, path: &Path) -> Result<At> {
     let (path, bytes) = (shown.to_string(), found.bytes);
     if let Some(of) = &found.chunks {
         let all = namespace.chunks(None, found.id).map_err(within)?;
-        // A node has a copy of the file if it has one of each chunk.
-        let mut copies: Option<BTreeSet<NodeNo>> = None;
-        let mut is_archived = bytes > 0;
-        for place in all.iter().filter(|chunk| chunk.bytes > 0).filter_map(|chunk| chunk.place.as_ref()) {
-            is_archived &= place.is_archived();
-            let here: BTreeSet<NodeNo> = place.nodes_with_copy().collect();
-            copies = Some(copies.map_or_else(|| here.clone(), |before| &before & &here));
-        }
-        let copies = copies.into_iter().flatten().collect();
+        let places = || all.iter().filter(|chunk| chunk.bytes > 0).filter_map(|chunk| chunk.place.as_ref());
+        let is_archived = bytes > 0 && places().all(|place| place.is_archived());
+        let (copies, copies_in_chunks) = copies_of(places().map(|place| place.nodes_with_copy().collect()));
         let chunks = Some((of.chunk_bytes, all.len() as u64));
-        return Ok(At { path, bytes, holders: held_by(&all), copies, is_archived, chunks });
+        let holders = held_by(&all);
+        return Ok(At { path, bytes, holders, copies, copies_in_chunks, is_archived, chunks });
     }
     let (holder, copies) = found.place.map_or_else(Default::default, |at| (Some(at.holder), at.copies));
     let is_archived = copies.contains(&ARCHIVE);
     let copies = copies.into_iter().filter(|node| *node != ARCHIVE).collect();
     let holders = holder.map(|node| (node, bytes)).into_iter().collect();
-    Ok(At { path, bytes, holders, copies, is_archived, chunks: None })
+    Ok(At { path, bytes, holders, copies, copies_in_chunks: Vec::new(), is_archived, chunks: None })
+}
+
+/// Of the nodes with a copy of each chunk: those with a copy of all chunks; if there is none, and
+/// each chunk has a copy, all of them.
+fn copies_of(chunks: impl Iterator<Item = BTreeSet<NodeNo>>) -> (Vec<NodeNo>, Vec<NodeNo>) {
+    let chunks: Vec<BTreeSet<NodeNo>> = chunks.collect();
+    let of_all = chunks.iter().cloned().reduce(|before, here| &before & &here).unwrap_or_default();
+    if !of_all.is_empty() || chunks.iter().any(BTreeSet::is_empty) {
+        return (of_all.into_iter().collect(), Vec::new());
+    }
+    let of_any: BTreeSet<NodeNo> = chunks.into_iter().flatten().collect();
+    (Vec::new(), of_any.into_iter().collect())
 }
 
 pub(crate) fn locate(arguments: &Locate) -> Result<()> {
@@ -119,7 +129,8 @@ pub(crate) fn locate(arguments: &Locate) -> Result<()> {
             *held = held.saturating_add(bytes);
         }
     }
-    let map = namespace.map_with_names(&nodes.keys().copied().collect())?;
+    let shown = files.iter().flat_map(|at| at.copies_in_chunks.iter()).chain(nodes.keys());
+    let map = namespace.map_with_names(&shown.copied().collect())?;
     match (arguments.json, arguments.hosts) {
         (true, _) => output::json(&files.iter().map(|at| row(&map, at)).collect()),
         (_, true) => tell_hosts(&map, &nodes),
@@ -136,13 +147,13 @@ pub(crate) fn locate(arguments: &Locate) -> Result<()> {
 fn row(map: &MapView, at: &At) -> Value {
     let holder = at.holders.first().map(|(node, _)| *node);
     let (name, address) = holder.map_or_else(Default::default, |node| host(map, node));
-    let copies: Vec<Option<String>> = at.copies.iter().map(|node| host(map, *node).0).collect();
+    let names = |nodes: &[NodeNo]| nodes.iter().map(|node| host(map, *node).0).collect::<Vec<_>>();
     let mut row = json!({
         "path": at.path,
         "node": holder.map(|node| node.0),
         "name": holder.map_or(Some(String::new()), |_| name),
         "host": address,
-        "copies": copies,
+        "copies": names(&at.copies),
         "archived": at.is_archived,
         "bytes": at.bytes,
     });
@@ -154,13 +165,19 @@ fn row(map: &MapView, at: &At) -> Value {
         row["chunk_bytes"] = json!(chunk_bytes);
         row["chunks"] = json!(count);
         row["holders"] = holders.collect();
+        row["copies_in_chunks"] = json!(names(&at.copies_in_chunks));
     }
     row
 }
 
 /// A file as lines of the table: one for each node that holds bytes of it.
 fn lines(map: &MapView, at: &At) -> Vec<Vec<String>> {
-    let mut copies: Vec<String> = at.copies.iter().map(|node| shown(host(map, *node).0.as_deref())).collect();
+    let name = |node: &NodeNo| shown(host(map, *node).0.as_deref());
+    let mut copies: Vec<String> = at.copies.iter().map(name).collect();
+    if !at.copies_in_chunks.is_empty() {
+        let names: Vec<String> = at.copies_in_chunks.iter().map(name).collect();
+        copies.push(format!("{} (in chunks)", names.join(",")));
+    }
     copies.extend(at.is_archived.then(|| "archive".to_owned()));
     let copies = if copies.is_empty() { "-".to_owned() } else { copies.join(",") };
     let line = |(node, bytes): &(NodeNo, u64)| {
@@ -177,4 +194,22 @@ fn lines(map: &MapView, at: &At) -> Vec<Vec<String>> {
         return vec![vec![at.path.clone(), node, nothing.clone(), nothing, copies, human_bytes(at.bytes)]];
     }
     at.holders.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_of_chunks_on_several_nodes_are_told_from_copies_of_the_file() {
+        let check = |chunks: &[&[u32]], copies: &[u32], in_chunks: &[u32]| {
+            let nodes = |numbers: &[u32]| numbers.iter().copied().map(NodeNo).collect::<Vec<_>>();
+            let given = chunks.iter().map(|chunk| nodes(chunk).into_iter().collect());
+            assert_eq!(copies_of(given), (nodes(copies), nodes(in_chunks)), "{chunks:?}");
+        };
+        check(&[], &[], &[]);
+        check(&[&[2], &[2, 3]], &[2], &[]);
+        check(&[&[2], &[3], &[2]], &[], &[2, 3]);
+        check(&[&[2], &[], &[3]], &[], &[]);
+    }
 }

@@ -1,6 +1,7 @@
 //! Patterns of paths in the namespace, as a shell has them: no shell expands these, because the
 //! paths are not this machine's.
 
+use super::paths;
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -41,7 +42,7 @@ pub(super) fn files(namespace: &Namespace, given: &Path) -> Result<Vec<PathBuf>>
     }
     if found.is_empty() {
         let why = format!("{}: no file of the namespace matches", given.display());
-        return Err(Error::new(ErrorKind::NotFound, why));
+        return Err(paths::with_hint(Error::new(ErrorKind::NotFound, why), given));
     }
     Ok(found.into_iter().map(|path| OsString::from_vec(path).into()).collect())
 }

@@ -97,8 +97,18 @@ pub(crate) fn run(arguments: &QuotaCommand) -> Result<Done> {
     if named {
         told.quotas.retain(|quota| is_named(quota, user, arguments.directory.as_deref()));
     }
+    if told.quotas.is_empty() && !arguments.json {
+        // Others than operators are told of their own only.
+        let is_operator = namespace.hello().is_ok_and(|hello| hello.vouches);
+        output::line(none(is_operator));
+        return Ok(Done::Wholly);
+    }
     tell(&told, arguments.json);
     Ok(Done::Wholly)
+}
+
+fn none(is_operator: bool) -> &'static str {
+    if is_operator { "no quotas" } else { "no quota is yours; `df DIRECTORY` shows that of a directory" }
 }
 
 fn is_named(quota: &QuotaView, user: Option<u32>, directory: Option<&str>) -> bool {
@@ -146,9 +156,6 @@ fn tell(told: &Quotas, json: bool) {
             })
         };
         return output::json(&json!(told.quotas.iter().map(row).collect::<Vec<_>>()));
-    }
-    if told.quotas.is_empty() {
-        return output::line("no quotas");
     }
     output::print(&table(&told.quotas).render());
     match told.age_ms {

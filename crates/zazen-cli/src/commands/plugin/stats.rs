@@ -9,8 +9,8 @@ use zazen_core::Result;
 
 #[derive(Args)]
 #[command(after_help = "Times are upper bounds of the bucket that the share of calls falls into; \
-        counters begin anew with a plug-in's
-process.
+        counters begin anew with a
+plug-in's process.
 
 EXAMPLES:
   zazen plugin stats

@@ -19,7 +19,7 @@ use zazen_testbed::directory;
 #[command(after_help = "EXAMPLES:
   zazen testbed up 4                                   # 4 daemons, no root needed
   zazen testbed up 4 --server-rate 20MB                # … whose file server gives 20 MB/s in all
-  sudo zazen testbed up 4 --net --link 160mbit         # … each in a network namespace with shaped links
+  sudo zazen testbed up 4 --net --link 160mbit     # … each in a network of its own, shaped
   eval \"$(zazen testbed env)\"; zazen status
   zazen testbed run -n 4 -- python analysis.py         # rank r runs on node r mod 4
   zazen testbed run --on sim -- zazen push --watch .testbed/server/sim1

@@ -16,9 +16,9 @@ const COPIES_MAX: u32 = 512;
   zazen viz load /lustre/ocean/ts.vtm.series hdfs://namenode/ocean
   zazen viz plan hdfs://namenode/ocean/ts.vtm.series --ranks hosts.txt
 
-Each file becomes one block, so that a node with a replica has the whole file. Run this on a host that is
-no data node: HDFS puts the first replica of each file onto the data node that writes it. $HADOOP_USER_NAME
-names the user.")]
+Each file becomes one block, so that a node with a replica has the whole file. Run this on a host
+that is no data node: HDFS puts the first replica of each file onto the data node that writes it.
+$HADOOP_USER_NAME names the user.")]
 pub(super) struct Load {
     /// An index (.vtm.series, .pvd, .vtm, .vtpd, .pvtu, …)
     #[arg(value_name = "INDEX")]

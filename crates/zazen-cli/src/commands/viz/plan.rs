@@ -6,7 +6,7 @@ use crate::output::{self, Lines, Table, human_bytes};
 use crate::target::Targets;
 use clap::Args;
 use serde_json::json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use zazen_client::Target;
 use zazen_core::{Error, ErrorKind, Result};
@@ -18,6 +18,8 @@ use zazen_match::{FileAt, Matched, Problem, Strategy, match_files, sticky};
 
 /// Steps and ranks that the table shows.
 const SHOWN_MAX: usize = 40;
+/// Hosts that a note names.
+const NAMED_MAX: usize = 8;
 /// One map for all time steps.
 const STICKY: &str = "sticky";
 
@@ -30,8 +32,9 @@ const STICKY: &str = "sticky";
   zazen viz plan namespace:/ocean/ts.vtm.series --ranks hosts.txt
 
 hosts.txt has the host of each rank, as for mpiexec: a host a line, HOST:RANKS, or HOST slots=RANKS.
-Without --hosts and --hdfs, the caches of the nodes are asked (--nodes, the testbed, or $ZAZEN_NODES).
-Of files in the namespace, in a mount of it or by namespace:/PATH, one of these nodes is asked.")]
+Without --hosts and --hdfs, the caches of the nodes are asked (--nodes, the testbed, or
+$ZAZEN_NODES). Of files in the namespace, in a mount of it or by namespace:/PATH, one of these nodes
+is asked.")]
 pub(super) struct Plan {
     /// An index (.vtm.series, .pvd, .vtm, .vtpd, .pvtu, .csv, …), or a pattern with {t} and {b}
     #[arg(value_name = "INDEX")]
@@ -104,6 +107,7 @@ pub(super) fn run(arguments: &Plan) -> Result<()> {
         is_shown.push(!own_missing.contains(&true));
     }
     let names = host_names(&ranks, &found);
+    strangers(&names, &found).iter().for_each(output::note);
     let times: Vec<f64> = steps.iter().map(|step| opened.index.steps[*step].time).collect();
     let blocks: Vec<Vec<String>> = steps
         .iter()
@@ -184,6 +188,28 @@ fn host_names(ranks: &[String], found: &Locations) -> Vec<String> {
         names.entry(rank).or_insert_with(|| name(rank));
     }
     ranks.iter().map(|rank| names[rank.as_str()].clone()).collect()
+}
+
+/// What to say of ranks on hosts that hold none of the files: a list of ranks may name hosts in
+/// another way than the nodes call themselves.
+fn strangers(ranks: &[String], found: &Locations) -> Option<String> {
+    let replicas = found.files.iter().flat_map(|file| &file.replicas);
+    let holders: BTreeSet<&str> = replicas.map(|replica| replica.node.as_str()).collect();
+    let alone: BTreeSet<&str> =
+        ranks.iter().map(String::as_str).filter(|host| !holders.contains(host)).collect();
+    let some = |hosts: &BTreeSet<&str>| {
+        let shown: Vec<&str> = hosts.iter().copied().take(NAMED_MAX).collect();
+        shown.join(", ") + if hosts.len() > NAMED_MAX { ", …" } else { "" }
+    };
+    (!alone.is_empty() && !holders.is_empty()).then(|| {
+        let count = ranks.iter().filter(|host| alone.contains(host.as_str())).count();
+        format!(
+            "{count} of {} ranks are on hosts that hold none of the files ({}); the files are on {}",
+            ranks.len(),
+            some(&alone),
+            some(&holders)
+        )
+    })
 }
 
 fn plan(
@@ -420,5 +446,26 @@ fn more(text: &mut Lines, count: usize, what: &str) {
     let more = count.saturating_sub(SHOWN_MAX);
     if more > 0 {
         text.line(format!("… {more} more {what}; --json shows all"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zazen_locate::Replica;
+
+    #[test]
+    fn ranks_on_hosts_without_files_are_named() {
+        let check = |ranks: &[&str], holders: &[&str], expected: Option<&str>| {
+            let replica = |node: &&str| Replica { node: (*node).to_owned(), bytes: 1 };
+            let file = Located { bytes: 1, replicas: holders.iter().map(replica).collect(), blocks: 1 };
+            let found = Locations { files: vec![file], ..Locations::default() };
+            let ranks: Vec<String> = ranks.iter().map(|rank| (*rank).to_owned()).collect();
+            assert_eq!(strangers(&ranks, &found).as_deref(), expected, "{ranks:?}");
+        };
+        check(&["n1", "n2"], &["n1", "n2"], None);
+        check(&["n1"], &[], None);
+        let said = "2 of 3 ranks are on hosts that hold none of the files (node1); the files are on n0, n1";
+        check(&["node1", "node1", "n1"], &["n1", "n0"], Some(said));
     }
 }
