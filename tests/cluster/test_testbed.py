@@ -39,6 +39,16 @@ def test_down_leaves_nothing_and_is_idempotent(tool, tmp_path):
     tool("testbed", "down", "--dir", testbed.folder)
 
 
+def test_down_says_which_variables_still_name_the_testbed(tool, tmp_path):
+    testbed = Testbed(tmp_path / "t", tool)
+    said = testbed.tool("testbed", "down")
+    assert "`unset ZAZEN_TESTBED ZAZEN_KEY`" in said.stderr and "unset" not in said.stdout
+    lost = testbed.tool("status", "--nodes", "localhost", status=1)
+    assert f"key file {testbed.folder}/key (from $ZAZEN_KEY): there is none" in lost.stderr
+    testbed = Testbed(tmp_path / "u", tool)
+    assert "unset" not in tool("testbed", "down", "--dir", testbed.folder).stderr
+
+
 def test_down_lets_daemons_end_in_order(tool, tmp_path):
     """They were asked twice, which ends them at once, without the spans of the last second."""
     spans = tmp_path / "spans"

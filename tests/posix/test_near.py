@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-from harness import PREFIX, python
+from harness import PREFIX, Daemon, python
 
 NAMES = """
 import os, sys, glob, tempfile
@@ -65,6 +65,15 @@ def test_names_are_those_of_the_prefix(daemon, mode):
     assert plain.returncode == 0, plain.stderr
     done = daemon.run(*words, PREFIX, options=[mode])
     assert done.stdout == plain.stdout.replace(str(daemon.direct), PREFIX), done.stderr
+
+
+def test_a_far_folder_that_is_missing_is_named(programs):
+    with Daemon(programs, isolated=True) as daemon:
+        assert "warning" not in daemon.run("true").stderr
+        daemon.far.rmdir()
+        said = daemon.run("true")
+        assert said.returncode == 0
+        assert f"warning: {daemon.far} is not there, on the daemon's machine" in said.stderr
 
 
 def test_nothing_is_asked_of_the_daemon(daemon):

@@ -97,13 +97,16 @@ def test_files_without_frames_are_an_error(daemon: zazen.testing.Daemon, way: st
         (daemon.backing / name).write_bytes(data)
         with pytest.raises(kind, match=words) as raised:
             opened(way, daemon.backing / name, daemon)
-        assert name in str(raised.value) and where in str(raised.value)
+        assert Path(name).name in str(raised.value) and where in str(raised.value)
 
     whole = write(daemon.backing / "whole.xtc")
     check("empty.xtc", b"", zazen.NotFoundError, "is empty")
     check("cut.xtc", whole.read_bytes()[:40], zazen.NotFoundError, "is not complete")
     check("text.xtc", b"hello, this is no trajectory\n", zazen.InvalidArgumentError, "is no trajectory")
     check("zeros.xtc", bytes(5000), zazen.InvalidArgumentError, "is no trajectory")
+    (daemon.backing / "sim1").mkdir(exist_ok=True)
+    words = "for a folder of frames, give the folder"
+    check("sim1/frame-100.bin", bytes(100), zazen.InvalidArgumentError, words)
     check("x.h5", b"\x89HDF\r\n\x1a\n" + bytes(600), zazen.UnsupportedError, "8 bytes", where="MDAnalysis")
 
 

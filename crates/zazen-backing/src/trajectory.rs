@@ -76,7 +76,7 @@ pub fn layout(
         if nth.is_multiple_of(FILES_BETWEEN_CHECKS) {
             check(finder.stops)?;
         }
-        let named = |error: Error| error.within(format!("trajectory {path}"));
+        let named = |error: Error| of_file(error, path, single.then_some(directory));
         let beneath = directory.join(path.as_str())?;
         let index = finder.indexes.of(backing, finder.store, &beneath, finder.stops).map_err(named)?;
         // Most files of a dataset have the same header; one of them is enough.
@@ -122,6 +122,21 @@ pub fn layout(
     };
     trajectory.validate()?;
     Ok(Layout::Trajectory(Arc::new(trajectory)))
+}
+
+/// An error of one file. `named_in`: the folder of a file that the user named. If the name has a
+/// number, it may be a frame of that folder.
+fn of_file(error: Error, path: &RelPath, named_in: Option<&RelPath>) -> Error {
+    let error = error.within(format!("trajectory {path}"));
+    let is_numbered = path.as_str().bytes().any(|byte| byte.is_ascii_digit());
+    match named_in {
+        Some(folder) if is_numbered && error.kind() == ErrorKind::InvalidArgument => {
+            let which = if folder.is_root() { String::new() } else { format!(": {folder}") };
+            let why = format!("{error}; for a folder of frames, give the folder{which}");
+            Error::new(ErrorKind::InvalidArgument, why)
+        }
+        _ => error,
+    }
 }
 
 fn too_large(what: &str) -> Error {

@@ -3,6 +3,7 @@
 
 use hmac::{Hmac, KeyInit, Mac};
 use rustix::fs::{Mode, OFlags};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -13,6 +14,8 @@ use zazen_wire::handshake::{MAC_BYTES, Side, proof_input};
 
 /// The shortest key, in bytes: 128 bits, beyond guessing if random.
 pub const KEY_BYTES_MIN: usize = 16;
+/// The variable by which tools find the key's file.
+const FROM: &str = "ZAZEN_KEY";
 /// The longest key file, in bytes.
 const KEY_FILE_BYTES_MAX: u64 = 64 << 10;
 
@@ -75,7 +78,8 @@ impl ClusterKey {
     /// its owner is not believed.
     pub fn from_file(path: &Path) -> Result<ClusterKey> {
         let shown = path.display();
-        let refuse = |why: String| Error::new(ErrorKind::Config, format!("key file {shown}: {why}"));
+        let named = named(path, std::env::var_os(FROM).as_deref());
+        let refuse = |why: String| Error::new(ErrorKind::Config, format!("{named}: {why}"));
         // Non-blocking, so that a FIFO in the file's place can't hang the daemon.
         let opened =
             rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
@@ -99,7 +103,7 @@ impl ClusterKey {
                 metadata.mode() & 0o777
             )));
         }
-        crate::belief::check_file(&file, &format!("key file {shown}"))?;
+        crate::belief::check_file(&file, &named)?;
         let mut bytes = Vec::new();
         file.by_ref()
             .take(KEY_FILE_BYTES_MAX + 1)
@@ -150,6 +154,12 @@ impl ClusterKey {
     }
 }
 
+/// The file in messages. A path that nobody typed came `from` the environment.
+fn named(path: &Path, from: Option<&OsStr>) -> String {
+    let told = if from == Some(path.as_os_str()) { format!(" (from ${FROM})") } else { String::new() };
+    format!("key file {}{told}", path.display())
+}
+
 fn euid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
@@ -160,4 +170,17 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     getrandom::fill(&mut bytes)
         .map_err(|error| Error::new(ErrorKind::Io, format!("the kernel gives no random bytes: {error}")))?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_from_the_environment_is_told_apart() {
+        let path = Path::new("/t/key");
+        assert_eq!(named(path, Some("/t/key".as_ref())), "key file /t/key (from $ZAZEN_KEY)");
+        assert_eq!(named(path, Some("/other".as_ref())), "key file /t/key");
+        assert_eq!(named(path, None), "key file /t/key");
+    }
 }

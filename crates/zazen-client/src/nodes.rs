@@ -163,8 +163,8 @@ fn collect<'a>(entries: impl Iterator<Item = (String, &'a str)>, whole: &str) ->
     Ok(NodeList { nodes })
 }
 
-/// `entry` with its port written out.
-fn address(entry: &str) -> std::result::Result<String, String> {
+/// `entry`, which is `host` or `host:port`, with its port written out.
+pub fn address(entry: &str) -> std::result::Result<String, String> {
     if entry.chars().any(char::is_whitespace) {
         return Err(format!("{entry:?} has white space in it; write one host[:port] a line"));
     }

@@ -11,6 +11,8 @@ stop() {
     fi
 }
 trap 'stop; rm -rf "$folder"' EXIT
+# The shell's variables may name another daemon.
+unset ZAZEN_TESTBED ZAZEN_KEY ZAZEN_NODES ZAZEN_NODE ZAZEN_BACKING
 export ZAZEN_SOCKET="$folder/zazend.sock"
 mkdir "$folder/backing"
 

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+use zazen_client::nodes::address;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_mount::forwarded::{Daemon, ForwardedTree};
 use zazen_mount::namespace::NamespaceTree;
@@ -25,8 +26,8 @@ const READY: &str = "mounted";
 #[command(after_help = "EXAMPLES:
   zazen mount /job                       # the namespace of this machine's daemon
   zazen mount /job --read-only
-  zazen mount --node n7:7345 --key key --forward /data   # /data of the machine n7, here, too
-  zazen mount --node n7:7345 --key key --forward /far=/srv/data
+  zazen mount --node n7 --key key --forward /data        # /data of the machine n7, here, too
+  zazen mount --node n7 --key key --forward /far=/srv/data
   zazen unmount /job
 
 The command returns when the folder is mounted; a process in the background serves it. As root, all
@@ -44,8 +45,9 @@ pub(crate) struct Mount {
     /// Mount a folder of the daemon's machine: where it is mounted here, and its path there
     #[arg(long, value_name = "PREFIX[=FAR]", conflicts_with = "mountpoint")]
     forward: Option<OsString>,
-    /// The daemon of another node, at this address; needs the cluster key
-    #[arg(long, value_name = "HOST:PORT", requires = "forward", conflicts_with = "socket")]
+    /// The daemon of another node, at this address; needs the cluster key [default port: 7345]
+    #[arg(long, value_name = "HOST[:PORT]", value_parser = address)]
+    #[arg(requires = "forward", conflicts_with = "socket")]
     node: Option<String>,
     /// The cluster key's file, for --node [default: $ZAZEN_KEY]
     #[arg(long, value_name = "FILE", env = "ZAZEN_KEY", hide_env = true)]

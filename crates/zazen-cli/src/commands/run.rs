@@ -16,6 +16,7 @@ use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use zazen_call::{ClusterKey, Connection, Identity};
+use zazen_client::nodes::address;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_env::installed;
 use zazen_forward_api::paths::{self, PREFIXES_MAX};
@@ -44,8 +45,9 @@ pub(crate) struct Run {
     /// What to forward: a folder's path, here and at the far side; may be given several times
     #[arg(long = "forward", value_name = "PREFIX[=FAR]", required = true)]
     forward: Vec<OsString>,
-    /// The daemon of another node, at this address; needs the cluster key
-    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["socket", "direct"])]
+    /// The daemon of another node, at this address; needs the cluster key [default port: 7345]
+    #[arg(long, value_name = "HOST[:PORT]", value_parser = address)]
+    #[arg(conflicts_with_all = ["socket", "direct"])]
     node: Option<String>,
     /// The cluster key's file, for --node [default: $ZAZEN_KEY]
     #[arg(long, value_name = "FILE", env = "ZAZEN_KEY", hide_env = true)]
@@ -166,7 +168,20 @@ fn this_machines_daemon(arguments: &Run, forward: &OsStr) -> Result<(PathBuf, Ex
     let socket = one_socket(arguments.socket.as_deref())?;
     let socket = std::path::absolute(&socket).map_err(|e| Error::io(socket.display().to_string(), e))?;
     let exports = ask_for_plugin(&mut Connection::unix(&socket, PATIENCE)?, forward)?;
+    if is_first() {
+        warn_of_missing(forward.as_bytes(), &exports);
+    }
     Ok((socket, exports))
+}
+
+/// Whether nothing is there. Where this user may not look, there may be something.
+fn is_nothing(path: &Path) -> bool {
+    path.metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+}
+
+/// Whether no forwarded program has started this one. Otherwise, whoever started that was told.
+fn is_first() -> bool {
+    std::env::var_os(name(variables::FORWARD)).is_none()
 }
 
 /// The folders that a daemon lets programs reach.
@@ -209,6 +224,19 @@ fn far_folders(forward: &[u8]) -> impl Iterator<Item = &Path> {
     })
 }
 
+/// Warns of folders that are missing, for a daemon on this machine. Another node's daemon would
+/// have to be asked, by a session that stays as long as the program.
+fn warn_of_missing(forward: &[u8], exports: &Exports) {
+    // What the daemon alone has mounted, this process cannot see.
+    let is_alone = |folder: &Path| exports.mounted.iter().any(|mount| folder.starts_with(mount));
+    for folder in far_folders(forward).filter(|folder| !is_alone(folder) && is_nothing(folder)) {
+        crate::output::note(format!(
+            "warning: {} is not there, on the daemon's machine: make it, or name another folder by =FAR",
+            folder.display()
+        ));
+    }
+}
+
 /// Whether the daemon can do it for this user, before a program finds out; what it exports.
 fn ask_for_plugin(connection: &mut Connection, forward: &OsStr) -> Result<Exports> {
     connection.set_timeout(Some(PATIENCE));
@@ -218,8 +246,7 @@ fn ask_for_plugin(connection: &mut Connection, forward: &OsStr) -> Result<Export
         .map_err(|error| error.within("forwarding needs the posix plug-in (zazend --plugin posix)"))?;
     let reply = connection.call(service::PLUGINS, plugins_fn::EXPORTS, &[], &[])?;
     let exports = Exports::of(&reply.payload);
-    // Otherwise, whoever started this program was told.
-    if std::env::var_os(name(variables::FORWARD)).is_none() {
+    if is_first() {
         for folder in not_exported(forward.as_bytes(), &exports) {
             crate::output::note(format!("warning: {folder}"));
         }

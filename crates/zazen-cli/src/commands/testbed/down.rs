@@ -3,6 +3,7 @@
 use crate::output;
 use std::path::Path;
 use zazen_core::{ErrorKind, Result};
+use zazen_testbed::variables::{NAMES, TESTBED};
 use zazen_testbed::{State, take_down};
 
 pub(crate) fn run(dir: &Path) -> Result<()> {
@@ -15,6 +16,8 @@ pub(crate) fn run(dir: &Path) -> Result<()> {
         Err(error) => return Err(error),
     };
     let folder = state.folder()?;
+    // The shell's variables go on to name it.
+    let is_named = std::env::var_os(TESTBED).is_some_and(|named| Path::new(&named) == state.dir);
     let held = folder.lock()?;
     take_down(&state, &mut |remark| output::note(remark))?;
     folder.remove_lock();
@@ -24,6 +27,10 @@ pub(crate) fn run(dir: &Path) -> Result<()> {
     output::line(format!("testbed {}: down", dir.display()));
     if state.backing_root.starts_with(folder.path()) && state.backing_root.exists() {
         output::line(format!("kept the file server's data in {}", state.backing_root.display()));
+    }
+    if is_named {
+        let set: Vec<&str> = NAMES.into_iter().filter(|name| std::env::var_os(name).is_some()).collect();
+        output::note(format!("this shell still names it: `unset {}`", set.join(" ")));
     }
     Ok(())
 }
