@@ -112,7 +112,7 @@ fn explained(error: Error) -> Error {
             ErrorKind::Unavailable,
             format!(
                 "{namespace} has not joined the others yet: start the daemons of the nodes that its list of \
-                 nodes names; for the first start of a new namespace, all with --namespace-format"
+                 nodes names; the first nodes of a new namespace need --namespace-format and empty folders"
             ),
         ),
         _ => error,
@@ -464,5 +464,23 @@ pub(crate) fn errno_of(error: &Error) -> Errno {
         ErrorKind::TooLarge | ErrorKind::InvalidArgument => Errno::EINVAL,
         ErrorKind::Unsupported => Errno::ENOSYS,
         _ => Errno::EIO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_first_call_say_what_to_do() {
+        let check = |kind, said: &str, expected: &str| {
+            let error = explained(Error::new(kind, said));
+            assert_eq!(error.kind(), kind);
+            assert!(error.to_string().contains(expected), "{error}");
+        };
+        let waits = "the namespace on m1 has not joined the others yet; see `zazen namespace status`";
+        check(ErrorKind::Unavailable, waits, "on m1 has not joined the others yet: start the daemons");
+        check(ErrorKind::Unsupported, "no service 4", "--namespace DIR");
+        check(ErrorKind::Io, "else", "else");
     }
 }

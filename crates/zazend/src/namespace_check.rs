@@ -24,10 +24,11 @@ pub(crate) fn folder(told: &NamespaceConfig) -> Result<String> {
         return Err(refuse(why));
     }
     try_writing(&place, "give another folder (--namespace), or mend its permissions")?;
-    Ok(match (told.data.is_dir(), has_begun(&told.data)) {
-        (false, _) => format!("{data} (would be made)"),
-        (true, false) => format!("{data}, which has no node's files yet"),
-        (true, true) => format!("{data}, which has a node's files"),
+    Ok(match (told.data.is_dir(), has_begun(&told.data), told.format) {
+        (false, _, _) => format!("{data} (would be made)"),
+        (true, false, _) => format!("{data}, which has no node's files yet"),
+        (true, true, false) => format!("{data}, which has a node's files"),
+        (true, true, true) => format!("{data}, which has a node's files: --namespace-format does nothing"),
     })
 }
 
@@ -55,7 +56,7 @@ pub(crate) fn nodes(told: &NamespaceConfig, listen: Option<&str>) -> Result<Stri
         return Ok(format!("{count}, this one among them"));
     }
     if has_begun(&told.data) {
-        return Ok(format!("{count}, without this one, which has joined before"));
+        return Ok(format!("{count}, without this one, whose folder has a node's files"));
     }
     let not_there = format!("{listen} is none of the {count} nodes ({})", nodes.join(", "));
     if told.format {

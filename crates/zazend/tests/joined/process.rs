@@ -451,6 +451,12 @@ fn check_looks_at_the_namespace_and_at_exports() {
     has(&["--namespace-archive", &backing], false, "error: namespace archive: DIR/backing must belong to");
     has(&["--export", &none], false, "error: export DIR/none: make the folder");
     has(&["--export", &dir], true, "note: export: no plug-in uses it; for `zazen run`, add --plugin posix");
+    std::fs::create_dir_all(format!("{data}/node")).unwrap();
+    has(&[], true, "ok: namespace: DIR/ns, which has no node's files yet");
+    std::fs::write(format!("{data}/node/identity"), "").unwrap();
+    let begun = "ok: namespace: DIR/ns, which has a node's files: --namespace-format does nothing";
+    has(&["--namespace-nodes", &nodes, "--namespace-format"], true, begun);
+    std::fs::remove_dir_all(&data).unwrap();
     std::fs::write(&data, "a file").unwrap();
     has(&[], false, "error: namespace: DIR/ns is not a directory");
 }
