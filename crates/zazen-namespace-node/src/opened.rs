@@ -4,11 +4,11 @@
 use crate::data::Tries;
 use crate::handles::{Handle, Session, lock};
 use crate::node::NamespaceNode;
-use crate::objects::{self, ObjectName};
+use crate::objects::{self, ObjectName, ObjectStat};
 use crate::route::{PATIENCE, root};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use zazen_namespace::operation::{Answer, Grant, Lock, LockWanted, Mode, Open, Operation, Release};
+use zazen_namespace::operation::{Answer, Commit, Grant, Lock, LockWanted, Mode, Open, Operation, Release};
 use zazen_namespace::{Attributes, Errno, Incarnation, Kind, NodeNo};
 
 /// How far the clocks of two nodes may be apart.
@@ -72,11 +72,19 @@ impl NamespaceNode {
             }
             // What was written before a crash was perhaps never told. Times that were set later
             // than the last write stay.
-            let times = stat.modified_ns == attributes.modified_ns
-                || stat.modified_ns <= attributes.changed_ns.saturating_add(SKEW_NS);
+            let is_known = stat.modified_ns == attributes.modified_ns;
+            let times = is_known || stat.modified_ns <= attributes.changed_ns.saturating_add(SKEW_NS);
             let told = stat.bytes == attributes.bytes && times;
             if told {
-                self.note_committed(name, (stat.bytes, stat.blocks, stat.modified_ns), false);
+                let looks = (stat.bytes, stat.blocks, stat.modified_ns);
+                let is_sure = is_known || lock(&self.committed).get(&name) == Some(&looks);
+                // Whether the time was set or a write was not told: copies may be of what was there
+                // before, and so may be what the archive has.
+                if !is_sure && mode.write && !mode.truncate && !place.copies.is_empty() {
+                    self.commit_anew(name, &stat, attributes)?;
+                    fresh = Some(self.attributes(attributes.id)?);
+                }
+                self.note_committed(name, looks, false);
             }
             drop(telling);
             if !told && !place.writing && !mode.truncate {
@@ -98,6 +106,20 @@ impl NamespaceNode {
             self.empty(handle)?;
         }
         Ok(fresh)
+    }
+
+    /// Commits an object whose bytes may be others than those that were committed, though its length
+    /// is not. A time that somebody set stays.
+    fn commit_anew(&self, name: ObjectName, stat: &ObjectStat, attributes: &Attributes) -> Result<(), Errno> {
+        let is_set = attributes.modified_ns.abs_diff(attributes.changed_ns) > SKEW_NS.unsigned_abs();
+        let commit = Commit {
+            id: name.id,
+            generation: name.generation,
+            bytes: stat.bytes,
+            blocks: stat.blocks,
+            modified_ns: if is_set { attributes.modified_ns } else { stat.modified_ns },
+        };
+        self.route_one(root(), Operation::Recommit(commit)).map(drop)
     }
 
     /// Brings the length and times of a file that is being written up to date.

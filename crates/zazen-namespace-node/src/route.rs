@@ -66,6 +66,7 @@ fn may_come_twice(operation: &Operation) -> bool {
         Operation::Open(_)
         | Operation::OpenChunk(_)
         | Operation::Commit(_)
+        | Operation::Recommit(_)
         | Operation::SetAttributes(_)
         | Operation::Lock(_)
         | Operation::Copied(_)

@@ -83,7 +83,7 @@ pub(crate) fn inodes_of(operation: &Operation) -> Vec<InodeId> {
         Operation::Link(link) => vec![link.id, link.directory],
         Operation::ReadDirectory(read) => vec![read.directory],
         Operation::Open(open) => vec![open.id],
-        Operation::Commit(commit) => vec![commit.id],
+        Operation::Commit(commit) | Operation::Recommit(commit) => vec![commit.id],
         Operation::Release(release) => vec![release.id],
         Operation::SetXattr(set) => vec![set.id],
         Operation::GetXattr(get) => vec![get.id],
@@ -299,6 +299,7 @@ impl NamespaceNode {
         }
         match &mut operation {
             Operation::Commit(_)
+            | Operation::Recommit(_)
             | Operation::Release(_)
             | Operation::Buckets(_)
             | Operation::Copied(_)

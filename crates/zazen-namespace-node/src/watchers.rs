@@ -59,7 +59,7 @@ impl Touched {
             Operation::Link(link) => inodes(vec![link.id, link.directory]),
             Operation::SetAttributes(set) => inodes(vec![set.id]),
             Operation::SetXattr(set) => inodes(vec![set.id]),
-            Operation::Commit(commit) => inodes(vec![commit.id]),
+            Operation::Commit(commit) | Operation::Recommit(commit) => inodes(vec![commit.id]),
             Operation::Append(append) => inodes(vec![append.file]),
             Operation::Release(release) if release.commit.is_some() => inodes(vec![release.id]),
             Operation::Open(open) if open.mode.truncate => inodes(vec![open.id]),

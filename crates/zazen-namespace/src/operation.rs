@@ -548,6 +548,9 @@ tagged! {
         Append = 44 (Append),
         /// → [`Answer::Many`]: fewer than `max` only if there are no more.
         Nameless = 45 (Nameless),
+        /// → [`Answer::Done`]. As [`Operation::Commit`], of a file whose bytes may be others than
+        /// those that were committed, though nothing else of it is: copies of them count no more.
+        Recommit = 46 (Commit),
     }
 
     /// What is answered.
@@ -642,7 +645,7 @@ impl Operation {
             Operation::Link(link) => link.directory,
             Operation::ReadDirectory(read) => read.directory,
             Operation::Open(open) => open.id,
-            Operation::Commit(commit) => commit.id,
+            Operation::Commit(commit) | Operation::Recommit(commit) => commit.id,
             Operation::Release(release) => release.id,
             Operation::SetXattr(set) => set.id,
             Operation::GetXattr(get) => get.id,
@@ -685,6 +688,7 @@ impl Operation {
             | Operation::Link(_)
             | Operation::Open(_)
             | Operation::Commit(_)
+            | Operation::Recommit(_)
             | Operation::Release(_)
             | Operation::SetXattr(_)
             | Operation::Copied(_)

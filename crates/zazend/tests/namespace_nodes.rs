@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use zazen_namespace_client::Namespace;
-use zazen_namespace_client::core::operation::{Lock, LockWanted, Mode, SetXattr};
+use zazen_namespace_client::core::operation::{Lock, LockWanted, Mode, SetAttributes, SetXattr};
 use zazen_namespace_client::core::{Errno, Name};
 
 const READ: Mode = Mode { read: true, write: false, truncate: false };
@@ -548,4 +548,46 @@ fn a_full_disk_is_enospc_without_harm() {
     drop(ns);
     cluster.kill(0);
     drop(disk);
+}
+
+/// A daemon is killed after a program has written over bytes, and before it has told anybody. A copy
+/// of what was there before must not be taken for the file, also where nothing but its bytes has
+/// changed.
+#[test]
+fn a_copy_of_older_bytes_is_not_the_file_after_a_crash() {
+    let flags = ["--namespace-replicas", "2", "--namespace-repair-after", "3600"];
+    let mut cluster = Cluster::with(3, &flags);
+    let (holder, other) = (cluster.client(0), cluster.client(1));
+    let backed = || other.map().unwrap().partitions.iter().all(|seat| !seat.backups.is_empty());
+    eventually("each partition has a backup", backed);
+    write(&holder, "/f", &noise(50_000, 1)).unwrap();
+    let id = holder.stat(None, b"/f", true).unwrap().id;
+    let name = Name::new(b"user.zazen.copies").unwrap();
+    let value = Some(b"2".to_vec());
+    holder.set_xattr(None, SetXattr { id, name, value, create: false, replace: false }).unwrap();
+    let copies = || {
+        let found = other.stat(None, b"/f", true).ok().and_then(|found| found.place);
+        found.map_or(0, |place| place.copies.len())
+    };
+    eventually("the file has a copy", || copies() == 1);
+    // The time that the metadata has says nothing of the write that follows.
+    let set = SetAttributes { modified_ns: Some(1_000_000_000), ..SetAttributes::of(id) };
+    holder.set_attributes(None, set).unwrap();
+    let open = holder.open(None, b"/f", WRITE).unwrap();
+    open.write_all_at(&noise(50_000, 2), 0).unwrap();
+    cluster.kill(0);
+    drop(open);
+    cluster.start(0);
+    let again = cluster.client(0);
+    let opens = || again.open(None, b"/f", WRITE).and_then(|file| file.close()).is_ok();
+    eventually("it is opened again", opens);
+    assert_eq!(again.stat(None, b"/f", true).unwrap().modified_ns, 1_000_000_000, "the time stays");
+    eventually("the file has a copy again", || copies() == 1);
+    cluster.kill(0);
+    let mut got = vec![0; 50_000];
+    eventually("it is read where its copy is", || {
+        let read = other.open(None, b"/f", READ).and_then(|file| file.read_at(&mut got, 0));
+        read == Ok(got.len())
+    });
+    assert!(got == noise(50_000, 2), "these are the bytes before");
 }

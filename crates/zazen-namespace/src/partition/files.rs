@@ -99,7 +99,9 @@ impl Partition {
     }
 
     /// Takes what the holder says of a file's bytes.
-    pub(super) fn commit(&mut self, call: &Asking<'_>, commit: &Commit) -> Answered {
+    ///
+    /// `anew`: the bytes may be others, though nothing else is.
+    pub(super) fn commit(&mut self, call: &Asking<'_>, commit: &Commit, anew: bool) -> Answered {
         let serial = commit.id.serial();
         let mut inode = *self.tables.row(serial).ok_or(Errno::ESTALE)?;
         let is_its = inode.place() == Some((call.node, commit.generation));
@@ -116,7 +118,8 @@ impl Partition {
         if !set_later {
             inode.modified_ns = commit.modified_ns;
         }
-        if inode != before {
+        // Where somebody has set a later time, nothing says whether there was a write.
+        if inode != before || set_later || anew {
             self.forget_copies(serial);
             if call.caller.uid != 0 {
                 inode.mode = permission::without_privileges(call.caller, &inode);
@@ -141,7 +144,7 @@ impl Partition {
         if release.commit.as_ref().is_some_and(|commit| commit.id != release.id) {
             return Err(Errno::EINVAL.into());
         }
-        let committed = release.commit.as_ref().map(|commit| self.commit(call, commit));
+        let committed = release.commit.as_ref().map(|commit| self.commit(call, commit, false));
         if readers == 0 && writers == 0 {
             self.close(call.now_ns, serial, call.node, call.incarnation);
         } else {

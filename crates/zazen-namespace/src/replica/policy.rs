@@ -91,8 +91,8 @@ impl<T: Tables> Replica<T> {
         let Role::Primary(primary) = &mut self.role else { return };
         let mut gone: Vec<NodeNo> = Vec::new();
         for (node, follower) in &primary.followers {
-            // One that the stewards were asked to add may be a backup at any moment, whatever the map
-            // wants since: nothing counts without it.
+            // One that the stewards were asked to add may be a backup at any moment, whatever the
+            // map wants since: nothing counts without it.
             let is_asked_for = follower.required;
             let is_chosen = is_asked_for || backups.contains(node) || wanted.contains(node);
             let lives = shared.map.lives(*node, follower.incarnation);
