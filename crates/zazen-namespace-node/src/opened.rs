@@ -108,8 +108,8 @@ impl NamespaceNode {
         Ok(fresh)
     }
 
-    /// Commits an object whose bytes may be others than those that were committed, though its length
-    /// is not. A time that somebody set stays.
+    /// Commits an object whose bytes may be others than those that were committed, though its
+    /// length is not. A time that somebody set stays.
     fn commit_anew(&self, name: ObjectName, stat: &ObjectStat, attributes: &Attributes) -> Result<(), Errno> {
         let is_set = attributes.modified_ns.abs_diff(attributes.changed_ns) > SKEW_NS.unsigned_abs();
         let commit = Commit {

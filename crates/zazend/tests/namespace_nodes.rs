@@ -550,9 +550,9 @@ fn a_full_disk_is_enospc_without_harm() {
     drop(disk);
 }
 
-/// A daemon is killed after a program has written over bytes, and before it has told anybody. A copy
-/// of what was there before must not be taken for the file, also where nothing but its bytes has
-/// changed.
+/// A daemon is killed after a program has written over bytes, and before it has told anybody. A
+/// copy of what was there before must not be taken for the file, also where nothing but its bytes
+/// has changed.
 #[test]
 fn a_copy_of_older_bytes_is_not_the_file_after_a_crash() {
     let flags = ["--namespace-replicas", "2", "--namespace-repair-after", "3600"];
