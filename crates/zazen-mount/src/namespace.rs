@@ -13,18 +13,20 @@
 //! - No change that was made answers `ESTALE`: the kernel would ask for it a second time.
 //! - A directory that is open shows its last attributes when it has been removed.
 
+mod open_file;
+
 use crate::locked::Locked;
 use crate::squashed::{Asked, Squashed};
 use crate::tree::{
     Blocking, BytesVersion, Change, Changes, Credentials, Errno, Handle, How, InodeStat, Io, Kind, Listed,
     Lock, Name, Node, Opened, Owner, Range, Result, Space, Tree, When,
 };
+use open_file::{Local, OpenFile, lock, mode};
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use zazen_namespace::operation::{self, LockWanted, Mode, NOW_NS, Rename, SetAttributes, SetXattr};
 use zazen_namespace::{Attributes, InodeId};
@@ -41,74 +43,7 @@ const SEEN_MAX: usize = 1 << 16;
 /// How long the watch waits when the daemon does not answer.
 const WATCH_AGAIN: Duration = Duration::from_secs(1);
 
-/// An open file, and what is needed to open it again.
-struct OpenFile {
-    who: Credentials,
-    id: InodeId,
-    how: How,
-    file: Mutex<Arc<File>>,
-    locked: Arc<Locked>,
-    /// The bytes on this node.
-    local: Option<Local>,
-    /// The daemon had forgotten it, and it was opened again.
-    is_again: AtomicBool,
-}
-
-/// The bytes of an open file, which the kernel writes without a word.
-struct Local {
-    file: Arc<OwnedFd>,
-    /// How they looked when they were told last, or when nothing was written yet; `None` once they
-    /// were cut: then they are told however they look.
-    told: Mutex<Option<Look>>,
-}
-
-/// Length, units on disk, and the time of the last change: what a close tells the metadata.
-type Look = (i64, i64, i64, i64);
-
-impl Local {
-    fn new(file: Arc<OwnedFd>) -> Local {
-        let told = Mutex::new(Local::look(&file));
-        Local { file, told }
-    }
-
-    fn look(file: &OwnedFd) -> Option<Look> {
-        let stat = rustix::fs::fstat(file).ok()?;
-        Some((stat.st_size, stat.st_blocks, stat.st_mtime as i64, stat.st_mtime_nsec as i64))
-    }
-}
-
 type Files = Mutex<HashMap<Handle, Arc<OpenFile>>>;
-
-impl OpenFile {
-    /// Does `work` with the file; if the daemon has forgotten it, opens it again, once.
-    fn with<T>(&self, namespace: &Namespace, vouches: bool, work: impl Fn(&File) -> Result<T>) -> Result<T> {
-        let file = Arc::clone(&lock(&self.file));
-        match work(&file) {
-            Err(Errno::ESTALE) => {}
-            done => return done,
-        }
-        let again = {
-            let mut kept = lock(&self.file);
-            if Arc::ptr_eq(&kept, &file) {
-                if self.locked.has(self.id) {
-                    return Err(Errno::EIO);
-                }
-                let again = namespace.open_inode(vouches.then_some(&self.who), self.id, mode(self.how));
-                let again = again.map_err(|_| Errno::EIO)?;
-                if place(again.attributes()) != place(file.attributes()) {
-                    return Err(Errno::EIO);
-                }
-                *kept = Arc::new(again);
-                self.is_again.store(true, Ordering::Relaxed);
-            }
-            Arc::clone(&kept)
-        };
-        match work(&again) {
-            Err(Errno::ESTALE) => Err(Errno::EIO),
-            done => done,
-        }
-    }
-}
 
 /// What the kernel was told last of an inode.
 struct Seen {
@@ -156,10 +91,6 @@ pub struct NamespaceTree {
     seen: Arc<Mutex<HashMap<u64, Seen>>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn id(node: Node) -> InodeId {
     InodeId(node)
 }
@@ -169,15 +100,6 @@ fn ns(when: When) -> i64 {
         When::Now => NOW_NS,
         When::At(ns) => ns,
     }
-}
-
-fn mode(how: How) -> Mode {
-    Mode { read: how.read, write: how.write, truncate: how.truncate }
-}
-
-/// Where a file's bytes are, as far as an open file depends on it.
-fn place(attributes: &Attributes) -> Option<(u32, u64)> {
-    attributes.place.as_ref().map(|place| (place.holder.0, place.generation))
 }
 
 impl NamespaceTree {
@@ -269,20 +191,8 @@ impl NamespaceTree {
     }
 
     fn enter(&self, who: &Credentials, how: How, file: File, stale: bool) -> Result<Opened> {
-        let attributes = file.attributes();
-        let (id, bits) = (attributes.id, attributes.mode);
-        let how = How { truncate: false, exclusive: false, ..how };
-        let locked = Arc::clone(&self.locked);
-        let file = Mutex::new(Arc::new(file));
-        let mut file = OpenFile {
-            who: who.clone(),
-            id,
-            how,
-            file,
-            locked,
-            local: None,
-            is_again: AtomicBool::default(),
-        };
+        let bits = file.attributes().mode;
+        let mut file = OpenFile::new(who, how, file, Arc::clone(&self.locked));
         // Only who may vouch gets a descriptor for writing; a file without bytes has none yet.
         let local = match self.vouches {
             true => file.with(&self.namespace, self.vouches, File::descriptor)?.map(Arc::new),
@@ -547,7 +457,7 @@ impl Tree for NamespaceTree {
             match handle {
                 Some(handle) => {
                     if let Some(local) = &self.file(handle)?.local {
-                        *lock(&local.told) = None;
+                        local.cut();
                     }
                     self.with(handle, |file| file.set_length(bytes))?;
                 }
@@ -668,25 +578,21 @@ impl Tree for NamespaceTree {
             return Ok(());
         }
         let flush = || open.with(&self.namespace, self.vouches, File::flush);
-        let Some(local) = &open.local else { return flush() };
-        let look = Local::look(&local.file);
-        // The daemon compares the same: a close by which nothing is to be told asks it nothing.
-        if look.is_some() && *lock(&local.told) == look {
-            return Ok(());
+        match &open.local {
+            Some(local) => local.tell(flush),
+            None => flush(),
         }
-        flush()?;
-        *lock(&local.told) = look;
-        Ok(())
     }
 
     fn release(&self, handle: Handle) {
-        // The last reference to the file closes it.
-        lock(&self.files).remove(&handle);
+        // The last reference to the file closes it, which may take long: not under the lock.
+        let file = lock(&self.files).remove(&handle);
+        drop(file);
     }
 
     fn sync(&self, handle: Handle, _data_only: bool) -> Result<()> {
         let open = self.file(handle)?;
-        let sync = |file: &File| match open.is_again.load(Ordering::Relaxed) {
+        let sync = |file: &File| match open.is_again() {
             // The daemon does not know which chunks were written before.
             true => file.sync_every(),
             false => file.sync(),
