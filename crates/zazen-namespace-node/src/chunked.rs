@@ -53,6 +53,19 @@ const NOTED_AT_ONCE: usize = 512;
 /// How often a chunk is asked for that is gone again.
 const TRIES: usize = 3;
 
+/// Chunks of which one SEEK asks the holders, one after the other.
+const SEEKS_MAX: usize = 128;
+
+/// What is known of a chunk without its holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// It has no hole.
+    Data,
+    /// It is nothing else.
+    Hole,
+    Unknown,
+}
+
 /// How a chunk is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
@@ -512,7 +525,8 @@ impl NamespaceNode {
         Ok(0)
     }
 
-    /// The next data, or the next hole, at or behind `offset`.
+    /// The next data, or the next hole, at or behind `offset`. It asks the holders of at most
+    /// [`SEEKS_MAX`] chunks: what it would have to ask of others counts as data, as it may.
     pub(crate) fn seek_parts(
         &self,
         handle: &Handle,
@@ -529,8 +543,7 @@ impl NamespaceNode {
         if offset >= end {
             return Err(Errno::ENXIO);
         }
-        let mut at = offset;
-        let mut found = None;
+        let (mut at, mut found, mut asked) = (offset, None, 0);
         self.each_chunk(handle.id, offset / parts.chunk_bytes, false, &mut |chunks| {
             for chunk in chunks {
                 let index = index_of(chunk)?;
@@ -544,9 +557,17 @@ impl NamespaceNode {
                 }
                 at = at.max(start);
                 let within = at - start;
-                let next = match is_all_data(chunk, parts.chunk_bytes) {
-                    true => Some(if to_hole { parts.chunk_bytes } else { within }),
-                    false => self.seek_in(handle, parts, index, within, flags)?,
+                let mut shape = self.shape_of(chunk, parts.chunk_bytes);
+                if shape == Shape::Unknown && asked == SEEKS_MAX {
+                    shape = Shape::Data;
+                }
+                let next = match shape {
+                    Shape::Data => Some(if to_hole { parts.chunk_bytes } else { within }),
+                    Shape::Hole => to_hole.then_some(within),
+                    Shape::Unknown => {
+                        asked += 1;
+                        self.seek_in(handle, parts, index, within, flags)?
+                    }
                 };
                 match next {
                     Some(next) if next < parts.chunk_bytes => found = Some(start + next),
@@ -566,6 +587,19 @@ impl NamespaceNode {
             _ if to_hole => Ok(found.unwrap_or(at).min(end)),
             _ => Err(Errno::ENXIO),
         }
+    }
+
+    /// What the metadata knows of a chunk's holes. A node that was lost may have written bytes and
+    /// told nobody. So a chunk is a hole only if somebody told that it has bytes, and its holder is
+    /// there.
+    fn shape_of(&self, chunk: &Attributes, chunk_bytes: u64) -> Shape {
+        let Some(place) = chunk.place.as_ref().filter(|place| !place.writing) else { return Shape::Unknown };
+        let on_disk = crate::quota::on_disk(chunk);
+        if chunk.bytes == chunk_bytes && on_disk >= chunk_bytes {
+            return Shape::Data;
+        }
+        let is_up = || self.map().nodes.iter().any(|node| node.node == place.holder && node.up);
+        if on_disk == 0 && chunk.bytes > 0 && is_up() { Shape::Hole } else { Shape::Unknown }
     }
 
     /// The next data or hole in a chunk, from its start; `None` behind the chunk's end.
@@ -743,12 +777,6 @@ impl NamespaceNode {
 /// The number of a chunk.
 fn index_of(chunk: &Attributes) -> Result<u64, Errno> {
     chunk.chunk_of.as_ref().map(|of| of.index).ok_or(Errno::EIO)
-}
-
-/// Whether a chunk has no hole, for certain.
-fn is_all_data(chunk: &Attributes, chunk_bytes: u64) -> bool {
-    let is_written = chunk.place.as_ref().is_some_and(|place| place.writing);
-    !is_written && chunk.bytes == chunk_bytes && crate::quota::on_disk(chunk) >= chunk_bytes
 }
 
 #[cfg(test)]

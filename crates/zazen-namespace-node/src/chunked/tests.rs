@@ -120,6 +120,46 @@ fn the_open_files_of_a_user_keep_so_many_chunks_open_together_and_others_do_not_
 }
 
 #[test]
+fn a_look_for_data_asks_few_holders() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = alone(folder.path(), OfUsers::default());
+    let one = Program::begin(&node, 70_001);
+    // Several have it open: what each keeps open is written.
+    let (each, chunks) = (50, 151);
+    let mut files = vec![one.open("holes")];
+    let id = files[0].id;
+    let open = |program: &Program<'_>, write| {
+        let mode = Mode { read: true, write, truncate: false };
+        let (_, handle) = program.ask(Operation::Open(Open { id, mode }));
+        program.session.handle(handle).unwrap()
+    };
+    files.extend([(); 2].map(|()| open(&one, true)));
+    for chunk in 0..chunks {
+        let file = &files[(chunk / each).min(2) as usize];
+        assert_eq!(node.write(file, chunk * MIB, b"x", 0), Ok(1));
+    }
+    for (file, from) in files.iter().zip((0..).step_by(each as usize)) {
+        let punch = PUNCH_HOLE | KEEP_SIZE;
+        assert_eq!(node.act(file, namespace_fn::ALLOCATE, from * MIB, each * MIB, punch), Ok(0));
+    }
+    let seek = |file: &Handle, offset, flags| node.act(file, namespace_fn::SEEK, offset, 0, flags);
+    // Only their holders know. What would take too long counts as data.
+    assert_eq!(seek(&files[0], 0, 0), Ok(SEEKS_MAX as u64 * MIB));
+    assert_eq!(seek(&files[0], SEEKS_MAX as u64 * MIB, 0), Ok((chunks - 1) * MIB));
+    assert_eq!(seek(&files[0], 5 * MIB + 3, 1), Ok(5 * MIB + 3));
+    node.end_session(&one.session);
+    drop(files);
+    // Nobody writes them: the metadata knows it.
+    let again = Program::begin(&node, 70_001);
+    let file = open(&again, false);
+    assert_eq!(seek(&file, 0, 0), Ok((chunks - 1) * MIB));
+    assert_eq!(seek(&file, 7 * MIB + 3, 1), Ok(7 * MIB + 3));
+    assert!(node.of_users.chunks.count(70_001) <= 1, "the one with data, at most");
+    assert_eq!(node.read(&file, (chunks - 1) * MIB, 9), Ok(b"x".to_vec()));
+    node.stop();
+}
+
+#[test]
 fn a_users_calls_have_so_many_threads_beside_their_own_and_are_done_without() {
     let folder = tempfile::tempdir().unwrap();
     let (most, uid) = (3, 70_001);
