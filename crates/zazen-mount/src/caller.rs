@@ -19,34 +19,52 @@ const KEPT_MAX: usize = 4096;
 /// The most bytes that are read of a status: 65,536 groups, the kernel's limit, take up to 720 kB.
 const STATUS_BYTES_MAX: u64 = 1 << 20;
 
-/// Thread, user and group id.
-type Key = (u32, u32, u32);
+/// Who makes a request, as the kernel says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Caller {
+    pub(crate) tid: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+impl Caller {
+    pub(crate) fn of(request: &fuser::Request) -> Caller {
+        Caller { tid: request.pid(), uid: request.uid(), gid: request.gid() }
+    }
+
+    /// Whether no process makes it (or root's, of which this machine's kernel tells no number).
+    pub(crate) fn is_the_kernel(self) -> bool {
+        self.uid == 0 && self.tid == 0
+    }
+}
 
 /// The groups of those who asked lately, and since when they are known.
 #[derive(Default)]
 pub(crate) struct Callers {
-    kept: Mutex<HashMap<Key, (Instant, Vec<u32>)>>,
+    kept: Mutex<HashMap<Caller, (Instant, Vec<u32>)>>,
 }
 
 impl Callers {
-    /// The identity of thread `tid` with these ids; and whether its groups may be old.
-    pub(crate) fn identity(&self, tid: u32, uid: u32, gid: u32) -> (Credentials, bool) {
+    /// The caller's identity, and whether its groups may be old.
+    pub(crate) fn identity(&self, caller: Caller) -> (Credentials, bool) {
+        let Caller { tid, uid, gid } = caller;
         // Root needs no group, and a request of the kernel's own has no thread.
         if uid == 0 || tid == 0 {
             return (Credentials { uid, gid, groups: Vec::new() }, false);
         }
         let now = Instant::now();
         if let Ok(kept) = self.kept.lock()
-            && let Some((at, groups)) = kept.get(&(tid, uid, gid))
+            && let Some((at, groups)) = kept.get(&caller)
             && now.duration_since(*at) < KEPT_FOR
         {
             return (Credentials { uid, gid, groups: groups.clone() }, true);
         }
-        (self.read_anew(tid, uid, gid), false)
+        (self.read_anew(caller), false)
     }
 
     /// The identity with groups as they are now.
-    pub(crate) fn read_anew(&self, tid: u32, uid: u32, gid: u32) -> Credentials {
+    pub(crate) fn read_anew(&self, caller: Caller) -> Credentials {
+        let Caller { tid, uid, gid } = caller;
         let groups = read_status(tid).map(|status| groups_of(&status)).unwrap_or_default();
         let now = Instant::now();
         if let Ok(mut kept) = self.kept.lock() {
@@ -56,7 +74,7 @@ impl Callers {
                     kept.clear();
                 }
             }
-            kept.insert((tid, uid, gid), (now, groups.clone()));
+            kept.insert(caller, (now, groups.clone()));
         }
         Credentials { uid, gid, groups }
     }

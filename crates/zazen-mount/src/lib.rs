@@ -2,9 +2,9 @@
 //!
 //! - `tree`: what can be mounted, as a trait; its implementations: `namespace`, `forwarded`,
 //!   `local`.
-//! - `adapter`: the kernel's requests, as calls of the tree; `convert`, `opens`, `locks`, `caller`,
-//!   `local_io`, `bytes`, `pages`: its parts; `squashed`: what root may name; `locked`: who has
-//!   locks.
+//! - `adapter`: the kernel's requests, as calls of the tree; `turns`: which thread serves them;
+//!   `serving`, `listing`, `convert`, `opens`, `locks`, `caller`, `local_io`, `bytes`, `pages`: its
+//!   parts; `squashed`: what root may name; `locked`: who has locks.
 //! - `contract`: random work that every tree must pass.
 //! - `mount`: mounting, replacing what a killed process left, unmounting; `detached`: a mount that
 //!   is in no table of mounts.
@@ -16,6 +16,7 @@ pub mod contract;
 mod convert;
 pub mod detached;
 pub mod forwarded;
+mod listing;
 pub mod local;
 mod local_io;
 mod lock_table;
@@ -26,8 +27,10 @@ pub mod namespace;
 mod opens;
 mod pages;
 mod place;
+mod serving;
 mod squashed;
 pub mod tree;
+mod turns;
 
 pub use detached::Detached;
 pub use mount::{Mounted, Options};

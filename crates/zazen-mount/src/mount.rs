@@ -19,8 +19,9 @@ use zazen_core::{Error, ErrorKind, Result};
 pub const SUBTYPE: &str = "zazen";
 /// How long open files may keep a mount process alive after a signal.
 const GRACE: Duration = Duration::from_secs(10);
-/// Threads that serve requests. More than cores, because requests wait for other nodes.
-const THREADS_MIN: usize = 8;
+/// Threads that read requests, and serve most. More than cores, because requests wait for other
+/// nodes.
+const READERS_MIN: usize = 8;
 
 /// How a tree is mounted.
 #[derive(Clone, Debug)]
@@ -94,11 +95,12 @@ pub(crate) fn begin(
     ];
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    config.n_threads = Some(cores.max(THREADS_MIN));
+    let readers = cores.max(READERS_MIN);
+    config.n_threads = Some(readers);
     config.clone_fd = true;
     let changes = tree.changes();
     let notifier = Arc::new(OnceLock::new());
-    let adapter = Adapter::new(tree, options.passthrough, Arc::clone(&notifier));
+    let adapter = Adapter::new(tree, options.passthrough, Arc::clone(&notifier), readers);
     let keeper = adapter.keeper();
     let session = open(adapter, &config)?;
     _ = notifier.set(session.notifier());

@@ -22,6 +22,8 @@ pub(crate) struct OpenFile {
     pub(crate) local: Option<Arc<OwnedFd>>,
     /// Whether the kernel keeps its bytes, until the next open or a change that it is told of.
     pub(crate) is_cached: bool,
+    /// The user who opened it.
+    opener: u32,
     /// Identity of the local file that the kernel reads and writes itself.
     backed: Option<(u64, u64)>,
 }
@@ -42,7 +44,8 @@ struct Backed {
 /// All open files.
 pub(crate) struct Opens {
     files: RwLock<HashMap<u64, Arc<OpenFile>>>,
-    directories: RwLock<HashMap<u64, Handle>>,
+    /// With the users who opened them.
+    directories: RwLock<HashMap<u64, (Handle, u32)>>,
     next: AtomicU64,
     backed: Mutex<HashMap<(Node, u64, u64), Backed>>,
     passthrough: AtomicBool,
@@ -65,11 +68,12 @@ impl Opens {
         self.passthrough.store(true, Ordering::Relaxed);
     }
 
-    /// Enters an opened file. `register` gives a local file to the kernel.
+    /// Enters a file that user `opener` has opened. `register` gives a local file to the kernel.
     pub(crate) fn enter(
         &self,
         node: Node,
         opened: Opened,
+        opener: u32,
         register: impl Fn(BorrowedFd<'_>) -> std::io::Result<BackingId>,
     ) -> Answer {
         let mut flags = FopenFlags::empty();
@@ -91,7 +95,7 @@ impl Opens {
             }
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let file = Arc::new(OpenFile { node, handle: opened.handle, local, is_cached, backed });
+        let file = Arc::new(OpenFile { node, handle: opened.handle, local, is_cached, opener, backed });
         self.files.write().unwrap_or_else(PoisonError::into_inner).insert(number, file);
         Answer { file: FileHandle(number), flags, backing }
     }
@@ -135,6 +139,13 @@ impl Opens {
         self.files.read().unwrap_or_else(PoisonError::into_inner).get(&file.0).cloned()
     }
 
+    /// The user who opened this file or directory.
+    pub(crate) fn opener(&self, file: FileHandle) -> Option<u32> {
+        let directories = self.directories.read().unwrap_or_else(PoisonError::into_inner);
+        let of_directory = directories.get(&file.0).map(|(_, opener)| *opener);
+        of_directory.or_else(|| self.get(file).map(|file| file.opener))
+    }
+
     /// The inodes of all open files.
     pub(crate) fn nodes(&self) -> HashSet<Node> {
         let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
@@ -156,21 +167,26 @@ impl Opens {
         Some(file)
     }
 
-    /// Enters an opened directory.
-    pub(crate) fn enter_directory(&self, handle: Handle) -> FileHandle {
+    /// Enters a directory that user `opener` has opened.
+    pub(crate) fn enter_directory(&self, handle: Handle, opener: u32) -> FileHandle {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.directories.write().unwrap_or_else(PoisonError::into_inner).insert(number, handle);
+        self.directories.write().unwrap_or_else(PoisonError::into_inner).insert(number, (handle, opener));
         FileHandle(number)
     }
 
     /// The tree's handle of an open directory.
     pub(crate) fn directory(&self, file: FileHandle) -> Option<Handle> {
-        self.directories.read().unwrap_or_else(PoisonError::into_inner).get(&file.0).copied()
+        self.directories
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&file.0)
+            .map(|(handle, _)| *handle)
     }
 
     /// Ends an open directory.
     pub(crate) fn leave_directory(&self, file: FileHandle) -> Option<Handle> {
-        self.directories.write().unwrap_or_else(PoisonError::into_inner).remove(&file.0)
+        let mut directories = self.directories.write().unwrap_or_else(PoisonError::into_inner);
+        directories.remove(&file.0).map(|(handle, _)| handle)
     }
 
     fn backed(&self) -> MutexGuard<'_, HashMap<(Node, u64, u64), Backed>> {

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stderr, clippy::unwrap_used)]
 
 mod joined {
+    mod crowded;
     mod forgetful;
     mod mounted;
 }

@@ -22,7 +22,7 @@ const SECONDS_MAX: Duration = Duration::from_secs(240);
 
 /// A thread of its own with a private mount namespace; `None` where that needs rights that the test
 /// does not have.
-fn apart<T: Send>(act: impl FnOnce(&Path) -> T + Send) -> Option<T> {
+pub(super) fn apart<T: Send>(act: impl FnOnce(&Path) -> T + Send) -> Option<T> {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
         eprintln!("skipped: needs root and /dev/fuse");
         return None;
@@ -79,7 +79,7 @@ fn end_if_late(done: &mpsc::Receiver<()>, mounts: &[CString]) {
     std::process::abort();
 }
 
-fn options(passthrough: bool) -> Options {
+pub(super) fn options(passthrough: bool) -> Options {
     Options { source: "test".into(), allow_other: true, read_only: false, passthrough }
 }
 
@@ -174,7 +174,7 @@ fn a_signal_unmounts() {
     });
 }
 
-fn wait_for(mut done: impl FnMut() -> bool) {
+pub(super) fn wait_for(mut done: impl FnMut() -> bool) {
     for _ in 0..500 {
         if done() {
             return;
@@ -186,13 +186,18 @@ fn wait_for(mut done: impl FnMut() -> bool) {
 
 /// The calling thread becomes a user with one supplementary group, for file access.
 fn become_user(groups: &[u32]) {
+    become_user_with(USER, groups);
+}
+
+/// The calling thread becomes user and group `id` with these supplementary groups, for file access.
+pub(super) fn become_user_with(id: u32, groups: &[u32]) {
     let groups: Vec<rustix::process::Gid> =
         groups.iter().map(|gid| rustix::process::Gid::from_raw(*gid)).collect();
     rustix::thread::set_thread_groups(&groups).unwrap();
     // SAFETY: both change the calling thread alone.
     unsafe {
-        libc::setfsgid(USER);
-        libc::setfsuid(USER);
+        libc::setfsgid(id);
+        libc::setfsuid(id);
     }
 }
 
