@@ -106,4 +106,4 @@ def test_a_daemon_without_an_archive_says_so():
     with a_daemon(archives=False) as (daemon, _):
         namespace.Namespace(daemon.socket).listdir("/")  # it takes part by now
         assert "archives nothing" in run(daemon, "archive", "--wait", status=1).stderr
-        assert "--copies" in run(daemon, "set", "/", status=2).stderr
+        assert "--copies" in run(daemon, "set", "/", status=1).stderr

@@ -582,9 +582,9 @@ def test_attributes_are_never_newer_than_what_comes_with_them(node, kind):
     checked = [(at, number) for at, number in seen if number in times]
     assert len(checked) > 100
     wrong = [(at, number) for at, number in checked if at > times[number]]
-    # A write moves the file's time a moment before its bytes are there: of 1,500 opens, one may
-    # meet that in any case. Where bytes were from before the time, it was one of ten.
-    assert len(wrong) <= (15 if kind == "bytes" else 0), wrong
+    # A write moves the file's time a moment before its bytes are there: of 1,500 opens, some meet
+    # that in any case, 19 on a busy machine. Where bytes were from before the time, 150 did.
+    assert len(wrong) <= (60 if kind == "bytes" else 0), wrong
 
 
 def test_what_is_appended_is_read_after_the_end(node):

@@ -1,12 +1,13 @@
 //! Where a tree may be mounted.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_env::ownership::{self, Trust};
 
 /// Fails with `InvalidArgument` unless `mountpoint` is a folder, and no link to one: who owns the
 /// link would say where the tree goes. If root mounts, it fails with `Config` if others could
-/// replace the folder or one above it: a mount over /etc would be theirs.
+/// replace the folder or one above it: a mount over /etc would be theirs. They may write to it.
 pub(crate) fn check(mountpoint: &Path) -> Result<()> {
     let refuse = |why: String| {
         let text = format!("mount {}: {why}", mountpoint.display());
@@ -27,8 +28,16 @@ pub(crate) fn check(mountpoint: &Path) -> Result<()> {
         // The kernel and fusermount3 look at what a user may mount on.
         return Ok(());
     }
-    let checked = ownership::check(mountpoint, Trust::of_this_process());
-    checked.map_err(|error| error.within(format!("mount {}", mountpoint.display())))
+    let above = mountpoint.parent().unwrap_or(Path::new("/"));
+    ownership::check(above, Trust::of_this_process())
+        .map_err(|error| error.within(format!("mount {}", mountpoint.display())))?;
+    // Where others may add names, as in /tmp, they may rename what is theirs.
+    let is_shared = above.metadata().is_ok_and(|above| above.mode() & 0o002 != 0);
+    if is_shared && found.uid() != 0 {
+        let user = found.uid();
+        return refuse(format!("it belongs to user {user}, who could replace it; give it to root"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -68,6 +77,12 @@ mod tests {
         assert!(check(&below).is_err());
         // As in /tmp: others can add names there, and replace none of root's.
         std::fs::set_permissions(&theirs, PermissionsExt::from_mode(0o1777)).unwrap();
+        check(&below).unwrap();
+        chown(&below, Some(65_533), None).unwrap();
+        assert!(check(&below).unwrap_err().to_string().contains("give it to root"));
+        // In a folder of root's they cannot replace even what is theirs.
+        std::fs::set_permissions(&theirs, PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::set_permissions(&below, PermissionsExt::from_mode(0o777)).unwrap();
         check(&below).unwrap();
     }
 }
