@@ -4,7 +4,9 @@ import contextlib
 import os
 import select
 import signal
+import socket
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -58,7 +60,9 @@ def stopped(*pids: int):
         yield
     finally:
         for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+            # It may have ended meanwhile.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
 
 def test_a_connected_program_talks_to_the_plug_in_itself(programs):
@@ -152,6 +156,34 @@ print(os.stat("{PREFIX}").st_mode > 0, flush=True)
             os.kill(worker, signal.SIGKILL)
         said, _ = run.communicate("go\n", timeout=90)
         assert said == "True\n"
+
+
+def test_a_daemon_starts_while_a_process_of_the_one_before_is_still_there(programs):
+    """Where a daemon is killed, its plug-ins' processes end by themselves, on a busy machine later
+    than the daemon is started again. This program listens here as such a process does."""
+    with Daemon(programs, isolated=True) as daemon:
+        daemon.kill()
+        left = Path(f"{daemon.socket}.plugin-0-1")
+        wait_for(lambda: not listens(left), "the end of the plug-in's process")
+        left.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(left))
+            listening.listen()
+            ends = threading.Timer(1, listening.close)
+            ends.start()
+            daemon.start()
+            ends.join()
+        (daemon.far / "file").write_bytes(b"there")
+        assert daemon.run("cat", f"{PREFIX}/file").stdout == "there"
+
+
+def listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as asked:
+        try:
+            asked.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+    return True
 
 
 def test_a_program_that_may_have_no_more_descriptors_is_served(programs):

@@ -25,6 +25,10 @@ use zazen_wire::plugins::FateKind;
 
 /// Beyond the time for calls in progress, a process may take so long to end.
 const END_WAIT: Duration = Duration::from_secs(5);
+/// How long a process waits for its socket's name, and how often it looks: where a daemon was
+/// killed and is started again, the process of the one before may take a while to be gone.
+const NAME_WAIT: Duration = Duration::from_secs(30);
+const NAME_LOOK: Duration = Duration::from_millis(20);
 /// Where a plug-in's process finds programs.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// What of the daemon's environment a plug-in's process gets: how much is logged.
@@ -117,7 +121,7 @@ impl<'a> Launch<'a> {
     /// Begins a process that serves.
     pub(crate) fn begin(&self) -> Result<Begun> {
         let object = open_object(&self.config.path)?;
-        let listening = UnixListening::new(&socket(self.options, self.index, self.generation))?;
+        let listening = listen(&socket(self.options, self.index, self.generation))?;
         let begun = Counters::shared(self.function_count).and_then(|(counters, file)| {
             let spans = self.recording().map(|(recording, name)| (recording.open)(&recording.folder, &name));
             let spans = spans.transpose()?;
@@ -165,6 +169,19 @@ impl<'a> Launch<'a> {
                 end_group(&mut child);
                 Err(error)
             }
+        }
+    }
+}
+
+/// Listens there, once nobody else does.
+fn listen(path: &Path) -> Result<UnixListening> {
+    let until = Instant::now() + NAME_WAIT;
+    loop {
+        match UnixListening::new(path) {
+            Err(error) if error.kind() == ErrorKind::Busy && Instant::now() < until => {
+                std::thread::sleep(NAME_LOOK);
+            }
+            listening => return listening,
         }
     }
 }
