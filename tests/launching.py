@@ -2,6 +2,8 @@
 `zazen.testing`."""
 
 import shutil
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -26,6 +28,25 @@ def mpi_environment() -> dict[str, str]:
     for name in ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"):
         environment |= {name: "1", f"{name}_CONFIRM": "1"}
     return environment
+
+
+def run_ranks(command: list[object], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Runs a command of a launcher to its end.
+
+    MPICH's launcher can end by SIGPIPE, without a word of its ranks', if these end at once: then it
+    is started again."""
+    for _ in range(3):
+        done = subprocess.run(
+            [str(word) for word in command],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        if done.returncode != -signal.SIGPIPE or done.stdout + done.stderr:
+            break
+    return done
 
 
 def wait_for(condition: Callable[[], object], what: str = "a condition", seconds: float = 90) -> None:

@@ -4,7 +4,7 @@ import json
 import subprocess
 
 import pytest
-from launching import mpiexec
+from launching import mpiexec, run_ranks
 
 
 def bench(tool, *words: object) -> dict:
@@ -15,9 +15,7 @@ def bench(tool, *words: object) -> dict:
 
 def under_launcher(tool, ranks: int, *words: object, status: int = 0) -> subprocess.CompletedProcess:
     command = [mpiexec(), "-n", ranks, tool.program, "bench", "assign", "--repeats", 2, *words]
-    done = subprocess.run(
-        [str(word) for word in command], env=tool.environment, capture_output=True, text=True, timeout=120
-    )
+    done = run_ranks(command, tool.environment)
     assert done.returncode == status, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 

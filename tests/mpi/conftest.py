@@ -1,11 +1,9 @@
 """Ranks of real MPI jobs over daemons of their own."""
 
-import subprocess
-
 import pytest
 import zazen
 import zazen.testing
-from launching import mpi_environment, mpiexec
+from launching import mpi_environment, mpiexec, run_ranks
 from mpi_sample import FRAMES, frame_bytes
 
 
@@ -16,14 +14,8 @@ def launch():
     launcher = mpiexec()
 
     def run(ranks, *command, expect=0, **environment):
-        done = subprocess.run(
-            [launcher, "-n", str(ranks), *map(str, command)],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            env=mpi_environment() | {name: str(value) for name, value in environment.items()},
-            check=False,
-        )
+        variables = {name: str(value) for name, value in environment.items()}
+        done = run_ranks([launcher, "-n", ranks, *command], mpi_environment() | variables)
         output = done.stdout + done.stderr
         assert (done.returncode == 0) == (expect == 0), output
         return output
