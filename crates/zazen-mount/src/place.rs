@@ -31,8 +31,9 @@ pub(crate) fn check(mountpoint: &Path) -> Result<()> {
     let above = mountpoint.parent().unwrap_or(Path::new("/"));
     ownership::check(above, Trust::of_this_process())
         .map_err(|error| error.within(format!("mount {}", mountpoint.display())))?;
-    // Where others may add names, as in /tmp, they may rename what is theirs.
-    let is_shared = above.metadata().is_ok_and(|above| above.mode() & 0o002 != 0);
+    // Where others may add names, as in /tmp or in a group's sticky folder, they may rename what is
+    // theirs.
+    let is_shared = above.metadata().is_ok_and(|above| above.mode() & 0o022 != 0);
     if is_shared && found.uid() != 0 {
         let user = found.uid();
         return refuse(format!("it belongs to user {user}, who could replace it; give it to root"));
@@ -80,6 +81,9 @@ mod tests {
         check(&below).unwrap();
         chown(&below, Some(65_533), None).unwrap();
         assert!(check(&below).unwrap_err().to_string().contains("give it to root"));
+        std::fs::set_permissions(&theirs, PermissionsExt::from_mode(0o1770)).unwrap();
+        chown(&theirs, None, Some(65_533)).unwrap();
+        assert!(check(&below).unwrap_err().to_string().contains("give it to root"), "a group's folder");
         // In a folder of root's they cannot replace even what is theirs.
         std::fs::set_permissions(&theirs, PermissionsExt::from_mode(0o755)).unwrap();
         std::fs::set_permissions(&below, PermissionsExt::from_mode(0o777)).unwrap();
